@@ -1,0 +1,79 @@
+# Everything here needs Python >= 3.11, make and git; the rest is installed into .venv and .venv-sam.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := -m pip --disable-pip-version-check -qq install
+# A lock names every package with its hashes, so pip has nothing left to resolve.
+FROM_LOCK := --require-hashes --no-deps -r
+UV_VERSION := 0.13.9
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format check promises lock clean
+
+help: ## show these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/package.stamp .venv-sam/deps.stamp ## install what the other targets need (they do it themselves)
+
+demo: .venv/package.stamp ## run the demonstration (BACKEND=name for another backend than the embedded one)
+	@$(BIN)/python examples/demo.py $(if $(BACKEND),--backend $(BACKEND))
+
+test: setup ## run all tests, then hold the promise table
+	$(BIN)/pytest -n 2
+	$(BIN)/python tests/promises.py
+
+lint: .venv/package.stamp ## check format, lint rules, types and import direction
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(wildcard core functions)
+	$(BIN)/pytest -q -p no:randomly tests/unit/test_imports.py -k direction
+
+format: .venv/package.stamp ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+check: lint test ## lint and test: what CI runs
+
+promises: .venv/package.stamp ## print which tests prove which promise; fail when one has none
+	@$(BIN)/python tests/promises.py
+
+lock: build/uv/bin/uv ## pin the dependencies anew (dev.lock, sam.lock)
+	$(LOCK) --group dev --extra aws --extra cli pyproject.toml --output-file dev.lock
+	$(LOCK) --group sam --output-file sam.lock
+
+clean: ## remove the environments, caches and builds
+	rm -rf .venv .venv-sam build dist .aws-sam .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# No header and no index address: a lock reads the same wherever it was made.
+LOCK = build/uv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-strip-extras --no-emit-index-url --no-config
+
+build/uv/bin/uv:
+	@$(check_python)
+	@$(PYTHON) -m venv --clear build/uv
+	@build/uv/bin/python $(PIP) uv==$(UV_VERSION)
+
+define check_python
+$(PYTHON) -c '' 2>/dev/null || { echo "mayflymq: '$(PYTHON)' does not run; install Python 3.11 or newer, or say which: make PYTHON=python3.12" >&2; exit 1; }; \
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "mayflymq: Python 3.11 or newer is needed, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); say which to use: make PYTHON=python3.12" >&2; exit 1; }; \
+$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "mayflymq: '$(PYTHON)' lacks the venv module; install it (Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
+endef
+
+# A changed lock starts a new environment, so nothing that left the lock stays behind.
+.venv/deps.stamp: dev.lock
+	@$(check_python)
+	@echo "installing the development tools into .venv"
+	@$(PYTHON) -m venv --clear .venv
+	@.venv/bin/python $(PIP) $(FROM_LOCK) dev.lock
+	@touch $@
+
+.venv/package.stamp: .venv/deps.stamp pyproject.toml
+	@.venv/bin/python $(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv-sam/deps.stamp: sam.lock
+	@$(check_python)
+	@echo "installing the SAM command line into .venv-sam"
+	@$(PYTHON) -m venv --clear .venv-sam
+	@.venv-sam/bin/python $(PIP) $(FROM_LOCK) sam.lock
+	@touch $@
