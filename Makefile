@@ -33,8 +33,8 @@ format: .venv/package.stamp ## rewrite the code in the project's format
 
 check: lint test ## lint and test: what CI runs
 
-promises: .venv/package.stamp ## print which tests prove which promise; fail when one has none
-	@$(BIN)/python tests/promises.py
+promises: .venv/package.stamp ## print which tests prove which promise (SHOW=C4 lists them); fail when one lacks a test
+	@$(BIN)/python tests/promises.py $(SHOW)
 
 lock: build/uv/bin/uv ## pin the dependencies anew (dev.lock, sam.lock)
 	$(LOCK) --group dev --extra aws --extra cli pyproject.toml --output-file dev.lock
