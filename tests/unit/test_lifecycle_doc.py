@@ -1,4 +1,4 @@
-"""docs/lifecycle.md draws lifecycle.TRANSITIONS; here the drawing is read back and compared in both directions."""
+"""docs/lifecycle.md draws lifecycle.TRANSITIONS; the drawing is read back and compared in both directions."""
 
 import re
 from pathlib import Path
@@ -43,9 +43,8 @@ def test_the_drawing_shows_each_transition_of_the_table_and_no_other() -> None:
 def test_removal_is_stated_as_the_rule_that_the_table_holds() -> None:
     """Eight arrows to the end would hide the rest, so the page says it in a sentence."""
     assert "a job in any state can be removed" in PAGE
-    assert {arrow for arrow in table() if arrow[1] is Event.REMOVE} == {
-        (s, Event.REMOVE, None) for s in State
-    }
+    removals = {arrow for arrow in table() if arrow[1] is Event.REMOVE}
+    assert removals == {(state, Event.REMOVE, None) for state in State}
 
 
 def test_the_page_explains_each_state_and_each_event_once() -> None:
