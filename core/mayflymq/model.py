@@ -7,8 +7,10 @@ ever sees one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from .errors import ConfigurationError, InvalidJob
@@ -92,6 +94,24 @@ def check_int(what: str, value: object, low: int, high: int) -> int:
             f"{what} must be from {low} to {high}, not {value if abs(value) < 10**30 else 'that large'}"
         )
     return value
+
+
+def duration_ms(what: str, value: object) -> int:
+    """Returns seconds (int, float) or a timedelta as whole milliseconds, clamped to MAX_TIME either way.
+
+    A positive duration is at least 1 ms. Raises InvalidJob naming `what` for anything else, also NaN and infinity.
+    """
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidJob(
+            f"{what} must be seconds (int, float) or a timedelta, not {type(value).__name__}: {ascii(value)[:80]}"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidJob(f"{what} must be finite, not {value}")
+    if abs(value) >= MAX_TIME / 1000:
+        return MAX_TIME if value > 0 else -MAX_TIME
+    return max(round(value * 1000), 1) if value > 0 else round(value * 1000)
 
 
 @dataclass(frozen=True, slots=True)

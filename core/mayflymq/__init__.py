@@ -1,0 +1,78 @@
+"""MayflyMQ: a job queue whose workers live for one invocation.
+
+Delivery is at least once: a handler may see a job again after a crash or a lost connection, so make it idempotent.
+"""
+
+from .backends.base import Backend, open_backend
+from .errors import (
+    BackendError,
+    ConfigurationError,
+    CorruptRecord,
+    Defer,
+    Discard,
+    InvalidJob,
+    MayflyError,
+    PayloadTooLarge,
+    Retry,
+    SchemaMismatch,
+    TaskSignal,
+    TaskTimeout,
+    UnknownTask,
+    Unsupported,
+)
+from .events import Event, listen
+from .model import (
+    Backoff,
+    Dedup,
+    DedupMode,
+    Enqueued,
+    EnqueueStatus,
+    Job,
+    JobError,
+    NewJob,
+    ParentPolicy,
+    State,
+)
+from .queue import JobSpec, Queue, connect, default_backend
+from .tasks import CurrentJob, Registry, Task, current_job, registry, task
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "Backoff",
+    "ConfigurationError",
+    "CorruptRecord",
+    "CurrentJob",
+    "Dedup",
+    "DedupMode",
+    "Defer",
+    "Discard",
+    "EnqueueStatus",
+    "Enqueued",
+    "Event",
+    "InvalidJob",
+    "Job",
+    "JobError",
+    "JobSpec",
+    "MayflyError",
+    "NewJob",
+    "ParentPolicy",
+    "PayloadTooLarge",
+    "Queue",
+    "Registry",
+    "Retry",
+    "SchemaMismatch",
+    "State",
+    "Task",
+    "TaskSignal",
+    "TaskTimeout",
+    "UnknownTask",
+    "Unsupported",
+    "connect",
+    "current_job",
+    "default_backend",
+    "listen",
+    "open_backend",
+    "registry",
+    "task",
+]

@@ -1,0 +1,465 @@
+"""The facade for producers, operators, the worker and maintenance.
+
+Thin over the backend: it turns what people write into checked values, and it is the one place that emits events and
+logs lost claims, so that all backends report alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Unpack
+
+from . import codec, events, model
+from .backends.base import Backend, open_backend
+from .errors import ConfigurationError, InvalidJob
+from .events import Event, emit
+from .model import (
+    MAX_BATCH,
+    MAX_TIME,
+    Backoff,
+    Beat,
+    Cancelled,
+    CancelStatus,
+    ClaimedJob,
+    ClaimRequest,
+    ClaimStatus,
+    Dedup,
+    Dependant,
+    Drained,
+    Dropped,
+    Enqueued,
+    EnqueueStatus,
+    Job,
+    JobPage,
+    NewJob,
+    ParentPolicy,
+    QueueInfo,
+    Recovered,
+    Recovery,
+    Removed,
+    Retried,
+    Settle,
+    Settlement,
+    SettleResult,
+    State,
+    check_queue,
+    duration_ms,
+)
+from .tasks import JobOptions, Seconds, Task, registry
+
+log = logging.getLogger("mayflymq")
+
+DEFAULT_URL = "sqlite:///mayflymq.db"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_default: Backend | None = None
+
+
+def connect(backend: str | Backend) -> Backend:
+    """Sets the backend (or its URL) that this process uses where none is given, and returns it.
+
+    Nothing is connected before the first call. Raises ConfigurationError for a URL that names no backend.
+    """
+    global _default
+    _default = open_backend(backend) if isinstance(backend, str) else backend
+    return _default
+
+
+def default_backend() -> Backend:
+    """The backend that `connect` set; without that, the one of MAYFLYMQ_BACKEND_URL, else of `sqlite:///mayflymq.db`.
+
+    Raises ConfigurationError when nothing is set inside AWS Lambda, where a local file is lost with the sandbox.
+    """
+    # No lock: two threads that both come first may open two, which is harmless as nothing is connected yet, and
+    # a lock could be left held in a forked child.
+    if _default is not None:
+        return _default
+    url = os.environ.get("MAYFLYMQ_BACKEND_URL")
+    if not url:
+        if os.environ.get("AWS_LAMBDA_FUNCTION_NAME"):
+            raise ConfigurationError(
+                "set MAYFLYMQ_BACKEND_URL: inside AWS Lambda there is no default backend"
+            )
+        url = DEFAULT_URL
+    return connect(url)
+
+
+def new_id() -> str:
+    """A fresh id: a version 7 UUID as text (RFC 9562), so ids made later sort later.
+
+    The randomness is the system's own: a snapshot of this process that is resumed twice repeats none.
+    """
+    ms, rest_ns = divmod(time.time_ns(), 1_000_000)
+    chance = int.from_bytes(os.urandom(8)) >> 2
+    number = ms << 80 | 0x7 << 76 | (rest_ns * 4096 // 1_000_000) << 64 | 0b10 << 62 | chance
+    text = f"{number:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One job of `Queue.enqueue_many`."""
+
+    task: str | Task[..., Any]
+    args: Sequence[object] = ()
+    kwargs: Mapping[str, object] | None = None
+    options: JobOptions = field(default_factory=lambda: JobOptions())
+
+
+class Queue:
+    """One queue on one backend (the default one where none is given, see `connect`).
+
+    Raises InvalidJob for a name that a queue cannot have.
+    """
+
+    def __init__(
+        self, name: str, backend: Backend | None = None, *, max_payload_bytes: int = codec.MAX_PAYLOAD_BYTES
+    ) -> None:
+        self.name = check_queue(name)
+        self.max_payload_bytes = max_payload_bytes
+        self._backend = backend
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that holds this queue."""
+        return default_backend() if self._backend is None else self._backend
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # Producers
+
+    def job(
+        self,
+        task: str | Task[..., Any],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+        *,
+        job_id: str | None = None,
+        priority: int | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        max_retries: int | None = None,
+        backoff: Backoff | None = None,
+        meta: Mapping[str, str] | None = None,
+        depends_on: Sequence[str] = (),
+        on_parent_failure: ParentPolicy | str = ParentPolicy.FAIL,
+        dedup: Dedup | None = None,
+    ) -> NewJob:
+        """The job that `enqueue` would write, checked and not written; `enqueue` says what the options mean.
+
+        Raises InvalidJob, PayloadTooLarge.
+        """
+        known = task if isinstance(task, Task) else registry.get(task) if task in registry else None
+        kwargs = {} if kwargs is None else kwargs
+        for what, value, kind in (
+            ("args", args, Sequence),
+            ("kwargs", kwargs, Mapping),
+            ("meta", meta or {}, Mapping),
+        ):
+            if not isinstance(value, kind) or isinstance(value, str | bytes):
+                raise InvalidJob(f"{what} must be a {kind.__name__.lower()}, not {type(value).__name__}")
+        payload = codec.encode_payload(tuple(args), dict(kwargs), dict(meta or {}), self.max_payload_bytes)
+        options: dict[str, Any] = {"max_retries": max_retries, "priority": priority, "backoff": backoff}
+        options |= {"ttl_ms": _limit_ms("ttl", ttl), "timeout_ms": _limit_ms("timeout", timeout)}
+        if known is not None:
+            known.bind(args, kwargs)
+            options = {
+                name: getattr(known, name) if value is None else value for name, value in options.items()
+            }
+        return NewJob(
+            id=new_id() if job_id is None else job_id,
+            queue=self.name,
+            task=task.name if isinstance(task, Task) else task,
+            payload=payload,
+            delay_ms=0 if delay is None else max(0, duration_ms("delay", delay)),
+            run_at=None if run_at is None else _epoch_ms("run_at", run_at),
+            depends_on=_ids("depends_on", depends_on),
+            on_parent_failure=_policy(on_parent_failure),
+            dedup=dedup,
+            **{name: value for name, value in options.items() if value is not None},
+        )
+
+    def enqueue(
+        self,
+        task: str | Task[..., Any],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Enqueued:
+        """Enqueues one call of a task, or of a task's name; a name that this process does not know is allowed.
+
+        The job is durable when this returns, as far as the backend is (D1). Options, each in place of the task's own:
+
+        - `job_id`: unique in the queue; enqueueing it again changes nothing and answers DUPLICATE_ID (D6, G1).
+        - `priority`: lower first, -2**31 to 2**31-1.
+        - `delay` (seconds or timedelta) or `run_at` (aware datetime): when it becomes due; a past time means now.
+        - `ttl`: how long after its creation it may still start (E1); `timeout`: how long one run may take.
+        - `max_retries`, `backoff`: how often, and after how long, it is run again when its handler fails.
+        - `meta`: a small map of text to text for the caller's own use (trace context, tenant).
+        - `depends_on`: ids of jobs in this queue that must end first; `on_parent_failure`: "fail" or "run" (G3).
+        - `dedup`: a `Dedup` key (G2).
+
+        Raises InvalidJob for a value that cannot be meant and for parents that the store refuses, PayloadTooLarge,
+        BackendError.
+        """
+        answer = self.enqueue_jobs([self.job(task, args, kwargs, **options)])[0]
+        if answer.status is EnqueueStatus.REFUSED:
+            raise InvalidJob(answer.reason or "the store refused the job")
+        return answer
+
+    def enqueue_many(self, specs: Sequence[JobSpec]) -> list[Enqueued]:
+        """Enqueues many jobs, each accepted or refused by itself (G4): the answers have the order of the specs.
+
+        Sent in parts of at most 1,000. Raises BackendError when the store fails; the parts sent before it stay, so
+        give each job a job_id where the call may be repeated (D6).
+        """
+        answers: list[Enqueued | None] = []
+        jobs: list[NewJob] = []
+        for spec in specs:
+            try:
+                jobs.append(self.job(spec.task, spec.args, spec.kwargs, **spec.options))
+                answers.append(None)
+            except InvalidJob as error:
+                job_id = spec.options.get("job_id")
+                answers.append(
+                    Enqueued(
+                        job_id if isinstance(job_id, str) else "", EnqueueStatus.REFUSED, reason=str(error)
+                    )
+                )
+        written = iter(self.enqueue_jobs(jobs))
+        return [next(written) if answer is None else answer for answer in answers]
+
+    def enqueue_jobs(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Writes jobs made by `job()`, in parts of at most 1,000; the answers have their order."""
+        answers: list[Enqueued] = []
+        for start in range(0, len(jobs), MAX_BATCH):
+            part = jobs[start : start + MAX_BATCH]
+            for job, answer in zip(part, self.backend.enqueue(part), strict=True):
+                answers.append(answer)
+                self._enqueued(job, answer)
+        return answers
+
+    def _enqueued(self, job: NewJob, answer: Enqueued) -> None:
+        if answer.status not in (EnqueueStatus.CREATED, EnqueueStatus.REPLACED):
+            return
+        if answer.status is EnqueueStatus.REPLACED and answer.holder is not None:
+            self._emit(events.CANCELLED, answer.holder, state=State.CANCELLED, detail=f"replaced by {job.id}")
+        self._emit(events.ENQUEUED, job.id, task=job.task, state=answer.state)
+        if answer.state is State.FAILED:
+            self._emit(events.FAILED, job.id, task=job.task, state=State.FAILED, detail="a parent had failed")
+        self._moved(answer.dependants)
+
+    # Operators
+
+    def get(self, job_id: str) -> Job | None:
+        """The job as it stands, None when there is none of that id."""
+        return self.backend.get(self.name, [job_id])[0]
+
+    def jobs(self, state: State, cursor: str | None = None, limit: int = 100) -> JobPage:
+        """A page of the jobs in one state (A5)."""
+        return self.backend.list_jobs(self.name, state, cursor, limit)
+
+    def info(self, *, exact: bool = False) -> QueueInfo:
+        """The queue at a glance; each count stops at 10,000 unless `exact`."""
+        return self.backend.queues([self.name], exact=exact)[0]
+
+    def cancel(self, job_id: str) -> Cancelled:
+        """Cancels a job: at once while it is queued, by a marker that its worker sees while it is active (X1, X2)."""
+        answer = self.backend.cancel(self.name, [job_id])[0]
+        if answer.status is CancelStatus.CANCELLED:
+            self._emit(events.CANCELLED, job_id, state=State.CANCELLED)
+        self._moved(answer.dependants)
+        return answer
+
+    def retry(self, job_id: str) -> Retried:
+        """Takes a failed or expired job out of the dead-letter queue and makes it eligible again (A2)."""
+        return self.backend.retry(self.name, [job_id])[0]
+
+    def remove(self, job_id: str) -> Removed:
+        """Deletes a job in any state with all that belongs to it (A3)."""
+        answer = self.backend.remove(self.name, [job_id])[0]
+        self._moved(answer.dependants)
+        return answer
+
+    def pause(self) -> None:
+        """No worker gets a job of this queue until `resume`; running jobs finish (A1)."""
+        self.backend.set_paused(self.name, True)
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        self.backend.set_paused(self.name, False)
+
+    def drain(self, *, include_delayed: bool = False, limit: int = MAX_BATCH) -> Drained:
+        """Removes at most `limit` jobs that did not start (A4)."""
+        answer = self.backend.drain(self.name, include_delayed, limit)
+        self._moved(answer.dependants)
+        return answer
+
+    def clean(self, states: Collection[State], older_than: Seconds, limit: int = MAX_BATCH) -> list[str]:
+        """Removes at most `limit` jobs that ended in these states at least `older_than` ago, and returns their ids (A6)."""
+        return self.backend.clean(self.name, states, max(0, duration_ms("older_than", older_than)), limit)
+
+    def drop(self, *, force: bool = False) -> Dropped:
+        """Removes the queue whole; refused while jobs are active, unless forced (A6)."""
+        return self.backend.drop_queue(self.name, force)
+
+    def dedup_holder(self, key: str, *, release: bool = False) -> str | None:
+        """The id of the job that holds a deduplication key, or None; with `release` the key is freed (G2)."""
+        return self.backend.dedup_holder(self.name, key, release)
+
+    # Lifecycle: the worker's and maintenance's calls
+
+    def claim(self, request: ClaimRequest) -> list[ClaimedJob]:
+        """As `Backend.claim`."""
+        return self.backend.claim(request)
+
+    def started(self, claimed: ClaimedJob) -> None:
+        """Says that the handler of a claimed job is about to be called."""
+        self._emit(events.STARTED, claimed.job.id, task=claimed.job.task, state=State.ACTIVE)
+
+    def heartbeat(self, beats: Sequence[Beat]) -> list[ClaimStatus]:
+        """As `Backend.heartbeat`; logs the claims that are lost."""
+        answers = self.backend.heartbeat(beats)
+        for beat, answer in zip(beats, answers, strict=True):
+            if answer is ClaimStatus.LOST:
+                self._lost(beat.claim, "heartbeat")
+        return answers
+
+    def settle(
+        self,
+        settles: Sequence[Settle],
+        claim_next: ClaimRequest | None = None,
+        *,
+        tasks: Mapping[str, str] | None = None,
+    ) -> SettleResult:
+        """As `Backend.settle`; emits what happened and logs the claims that are lost. `tasks` gives the events their
+        task, by job id."""
+        result = self.backend.settle(settles, claim_next)
+        for settle, settled in zip(settles, result.settled, strict=True):
+            job_id = settle.claim.job_id
+            task = None if tasks is None else tasks.get(job_id)
+            if settled.status is Settlement.LOST:
+                self._lost(settle.claim, type(settle.outcome).__name__.lower())
+            elif settled.status is Settlement.CANCELLED:
+                self._emit(events.CANCELLED, job_id, task=task, state=State.CANCELLED)
+            else:
+                # Also for DUPLICATE: the first answer was lost, so its event was never sent.
+                self._settled(job_id, task, settle.outcome)
+            self._moved(settled.dependants)
+        return result
+
+    def _settled(self, job_id: str, task: str | None, outcome: model.Outcome) -> None:
+        match outcome:
+            case model.Complete():
+                self._emit(events.COMPLETED, job_id, task=task, state=State.COMPLETED)
+            case model.Retry(delay_ms, error):
+                self._emit(events.RETRYING, job_id, task=task, state=_resting(delay_ms), error=error)
+            case model.Defer(delay_ms):
+                self._emit(events.DEFERRED, job_id, task=task, state=_resting(delay_ms))
+            case model.Fail(error):
+                self._emit(events.FAILED, job_id, task=task, state=State.FAILED, error=error, exhausted=True)
+            case model.Expire():
+                self._emit(events.EXPIRED, job_id, task=task, state=State.EXPIRED)
+            case model.Cancel():
+                self._emit(events.CANCELLED, job_id, task=task, state=State.CANCELLED)
+            case model.Release():
+                pass  # it never started, so nothing happened to it
+
+    def release_stale(self, limit: int, max_stalls: int) -> list[Recovered]:
+        """As `Backend.release_stale`; emits what happened and logs each job found."""
+        answers = self.backend.release_stale(self.name, limit, max_stalls)
+        for found in answers:
+            about = {
+                "queue": self.name,
+                "job_id": found.job_id,
+                "worker": found.worker,
+                "stalls": found.stalls,
+            }
+            detail = f"worker {found.worker} stopped renewing its claim"
+            match found.status:
+                case Recovery.UNREADABLE:
+                    log.error("a record cannot be read: %s", found.detail, extra=about)
+                case Recovery.RELEASED:
+                    log.warning("a stalled job goes back to waiting", extra=about)
+                    self._emit(events.STALLED, found.job_id, state=State.WAITING, detail=detail)
+                case Recovery.FAILED:
+                    log.error("a job stalled too often and failed", extra=about)
+                    self._emit(events.STALLED, found.job_id, state=State.FAILED, detail=detail)
+                    self._emit(events.FAILED, found.job_id, state=State.FAILED, detail=found.detail or detail)
+                case Recovery.CANCELLED:
+                    self._emit(events.CANCELLED, found.job_id, state=State.CANCELLED)
+                case Recovery.CASCADED:
+                    pass  # its children tell
+            self._moved(found.dependants)
+        return answers
+
+    def promote_due(self, limit: int) -> list[str]:
+        """As `Backend.promote_due`; emits what happened."""
+        ids = self.backend.promote_due(self.name, limit)
+        for job_id in ids:
+            self._emit(events.PROMOTED, job_id)
+        return ids
+
+    # What was done, told
+
+    def _emit(self, name: str, job_id: str, **about: Any) -> None:
+        emit(Event(name, self.name, job_id, **about))
+
+    def _moved(self, dependants: Sequence[Dependant]) -> None:
+        for child in dependants:
+            if child.state is State.WAITING:
+                self._emit(events.PROMOTED, child.job_id, state=child.state, detail="its parents ended")
+            elif child.state is State.FAILED:
+                self._emit(events.FAILED, child.job_id, state=child.state, detail="a parent failed")
+
+    def _lost(self, claim: model.Claim, call: str) -> None:
+        log.warning(
+            "a claim is lost: the job was recovered, removed or settled otherwise, so this changed nothing",
+            extra={"queue": claim.queue, "job_id": claim.job_id, "call": call},
+        )
+
+
+def _resting(delay_ms: int) -> State:
+    return State.DELAYED if delay_ms else State.WAITING
+
+
+def _limit_ms(what: str, value: Seconds | None) -> int | None:
+    if value is None:
+        return None
+    ms = duration_ms(what, value)
+    if ms <= 0:
+        raise InvalidJob(f"{what} must be above 0, not {value!r}")
+    return ms
+
+
+def _epoch_ms(what: str, value: object) -> int:
+    if not isinstance(value, datetime):
+        raise InvalidJob(
+            f"{what} must be a datetime with a time zone, not {type(value).__name__}: {ascii(value)[:80]}"
+        )
+    if value.utcoffset() is None:
+        raise InvalidJob(
+            f"{what} must have a time zone, and {value!r} has none: use datetime.now(UTC) or .astimezone()"
+        )
+    return min(max(0, (value - _EPOCH) // timedelta(milliseconds=1)), MAX_TIME)
+
+
+def _ids(what: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise InvalidJob(f"{what} must be a list of job ids, not {type(value).__name__}")
+    return tuple(value)
+
+
+def _policy(value: ParentPolicy | str) -> ParentPolicy:
+    try:
+        return ParentPolicy(value)
+    except ValueError:
+        raise InvalidJob(f"on_parent_failure must be 'fail' or 'run', not {ascii(value)[:80]}") from None

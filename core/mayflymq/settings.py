@@ -1,0 +1,94 @@
+"""What the functions and the command line read from the environment, once. The only module that imports pydantic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from .codec import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
+from .errors import ConfigurationError
+from .model import MAX_BATCH, check_queue
+
+PREFIX = "MAYFLYMQ_"
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
+
+
+class Settings(BaseSettings):
+    """The settings, each from the variable MAYFLYMQ_<NAME>. Durations are in seconds.
+
+    `queues` and `tasks` are comma-separated; a queue may carry a weight, as in "emails:3,default:1".
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="forbid")
+
+    backend_url: str = Field("sqlite:///mayflymq.db", min_length=1, repr=False)
+    queues: str = "default"
+    tasks: str = ""
+    stalled_threshold: float = Field(30.0, gt=0, allow_inf_nan=False)
+    enable_stalled_check: bool = True
+    max_stalls: int = Field(3, ge=0)
+    margin: float = Field(1.0, ge=0, allow_inf_nan=False)
+    concurrency: int = Field(1, ge=1)
+    prefetch: Batch = 1
+    limit: int | None = Field(None, ge=1)
+    max_payload_bytes: int = Field(MAX_PAYLOAD_BYTES, ge=1)
+    max_result_bytes: int = Field(MAX_RESULT_BYTES, ge=1)
+    sweep_limit: Batch = 100
+    promote_limit: Batch = MAX_BATCH
+    log_level: str = "INFO"
+    allow_local_backend: bool = False
+
+    @field_validator("queues")
+    @classmethod
+    def _check_queues(cls, value: str) -> str:
+        _weights(value)
+        return value
+
+    @field_validator("log_level")
+    @classmethod
+    def _check_log_level(cls, value: str) -> str:
+        if value.upper() not in LOG_LEVELS:
+            raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
+        return value.upper()
+
+    @property
+    def queue_weights(self) -> dict[str, int]:
+        """The queues with their weights, in the order given."""
+        return _weights(self.queues)
+
+    @property
+    def task_modules(self) -> tuple[str, ...]:
+        """The modules that define tasks."""
+        return tuple(name.strip() for name in self.tasks.split(",") if name.strip())
+
+
+def _weights(text: str) -> dict[str, int]:
+    weights: dict[str, int] = {}
+    for part in text.split(","):
+        name, colon, weight = (piece.strip() for piece in part.partition(":"))
+        if check_queue(name) in weights:
+            raise ValueError(f"names the queue {name} twice")
+        if colon and not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= 1000):
+            raise ValueError(f"gives the queue {name} a weight that is not a whole number from 1 to 1000")
+        weights[name] = int(weight) if colon else 1
+    return weights
+
+
+def load_settings(**explicit: Any) -> Settings:
+    """The settings: what is given here (None counts as not given), else the environment, else the defaults.
+
+    Raises ConfigurationError that names each wrong variable, and shows no value: one may hold a password.
+    """
+    try:
+        return Settings(**{name: value for name, value in explicit.items() if value is not None})
+    except ValidationError as error:
+        wrong = [
+            f"{PREFIX}{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg'].removeprefix('Value error, ')}"
+            for fault in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        # Not chained: pydantic's own error shows the values.
+        raise ConfigurationError("; ".join(wrong)) from None
