@@ -223,6 +223,8 @@ class Backend(Protocol):
 
 COUNT_CAP = 10_000
 MAX_WORKERS_SHOWN = 100
+STOOD = "cancellation"
+"""What a settle is remembered by (promise D7) where a cancellation stood, whatever its outcome was."""
 
 _MODULES = {
     "memory": ("memory", ""),
@@ -255,8 +257,8 @@ def open_backend(url: str, *, clock: Clock | None = None) -> Backend:
     module, extra = _MODULES[scheme]
     if module in _LOCAL and "AWS_LAMBDA_FUNCTION_NAME" in os.environ and os.environ.get(ALLOW_LOCAL) != "1":
         raise ConfigurationError(
-            f"{scheme}:// inside AWS Lambda would lose jobs, as invocations share neither memory nor disk: "
-            f"set MAYFLYMQ_BACKEND_URL to a server's URL, or {ALLOW_LOCAL}=1 to try the functions on one machine"
+            f"{scheme}:// inside AWS Lambda would lose jobs: invocations share neither memory nor disk. "
+            f"Set MAYFLYMQ_BACKEND_URL to a server's URL, or {ALLOW_LOCAL}=1 to try the functions on one machine"
         )
     try:
         opened = importlib.import_module(f"mayflymq.backends.{module}").open(url, clock=clock)

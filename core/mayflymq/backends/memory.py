@@ -74,9 +74,6 @@ CAPABILITIES = Capabilities(
     clock="this process",
 )
 
-STOOD = "cancellation"
-"""What a claim is remembered by that ended because a cancellation stood."""
-
 
 @dataclass(slots=True)
 class _Record:
@@ -453,7 +450,7 @@ class MemoryBackend:
             return Settled(self._remembered(settle.claim, event))
         queue, record = held
         if record.job.cancel_requested:
-            record.settled = (settle.claim.token, STOOD)
+            record.settled = (settle.claim.token, base.STOOD)
             return Settled(Settlement.CANCELLED, queue.end(record, Event.CANCEL, State.CANCELLED, now))
         record.settled = (settle.claim.token, event)
         job = record.job
@@ -504,7 +501,7 @@ class MemoryBackend:
     def _remembered(self, claim: Claim, event: Event) -> Settlement:
         queue = self._store.queues.get(claim.queue)
         record = queue.jobs.get(claim.job_id) if queue else None
-        if record and record.settled == (claim.token, STOOD):
+        if record and record.settled == (claim.token, base.STOOD):
             return Settlement.CANCELLED
         if record and record.settled == (claim.token, event):
             return Settlement.DUPLICATE

@@ -1,0 +1,828 @@
+"""SQLite: a file that many processes share. One transition is one `BEGIN IMMEDIATE` transaction (promise
+C12).
+
+The statements are in `sql/`, one file each; the schema is in `migrations/`. The write lock is taken before
+the clock is read, so the times of all processes agree with the order of their transactions (promise F4).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ... import codec, lifecycle, model
+from ...errors import BackendError, ConfigurationError, CorruptRecord, MayflyError, SchemaMismatch
+from ...lifecycle import Event
+from ...model import (
+    DEAD_LETTER,
+    FORMAT,
+    MAX_CHILDREN_A_STEP,
+    TERMINAL,
+    Beat,
+    Cancelled,
+    CancelStatus,
+    Capabilities,
+    Claim,
+    ClaimedJob,
+    ClaimRequest,
+    ClaimStatus,
+    Clock,
+    Counts,
+    Dedup,
+    DedupMode,
+    Dependant,
+    Drained,
+    Dropped,
+    Enqueued,
+    EnqueueStatus,
+    Finding,
+    Job,
+    JobError,
+    JobPage,
+    NewJob,
+    ParentPolicy,
+    QueueInfo,
+    Recovered,
+    Recovery,
+    Removed,
+    Retried,
+    RetryStatus,
+    Settle,
+    Settled,
+    Settlement,
+    SettleResult,
+    Severity,
+    State,
+    WorkerInfo,
+)
+from .. import base
+
+CAPABILITIES = Capabilities(
+    durable=True,
+    shared=True,
+    lambda_ready=False,
+    ordering="priority, then the order of entering waiting",
+    strict_priority=True,
+    dedup=True,
+    dependencies=True,
+    schedules=False,
+    broker_store=False,
+    transactional_enqueue=False,
+    one_round_trip=True,
+    clock="this host, read under the write lock",
+)
+
+OLDEST_SQLITE = (3, 37, 0)
+"""The first with STRICT tables."""
+
+_ENDS: dict[type, State] = {
+    model.Complete: State.COMPLETED,
+    model.Fail: State.FAILED,
+    model.Expire: State.EXPIRED,
+    model.Cancel: State.CANCELLED,
+}
+
+logger = logging.getLogger("mayflymq")
+
+_inherited: list[sqlite3.Connection] = []
+"""Connections that a fork brought along: closing one would drop the parent's file locks, so they are kept."""
+
+
+def open(url: str, *, clock: Clock | None = None) -> SqliteBackend:
+    """Opens `sqlite:///relative/path` or `sqlite:////absolute/path`, with the options `busy_timeout_ms`
+    (30000) and `max_page_count` (a limit on the file's size). The file and its schema are made on first
+    use."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise ConfigurationError(
+            f"this Python has SQLite {sqlite3.sqlite_version}; sqlite:// needs 3.37: use a newer Python"
+        )
+    parts = urlsplit(url)
+    path = unquote(parts.path[1:])
+    if parts.netloc or not path or path == ":memory:":
+        raise ConfigurationError(
+            f"{url!r} names no file: write sqlite:///relative.db or sqlite:////absolute/path.db "
+            "(memory://name keeps jobs in memory)"
+        )
+    options = {"busy_timeout_ms": 30_000, "max_page_count": 0}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in options or not (value.isascii() and value.isdigit()):
+            raise ConfigurationError(
+                f"{name}={value} is no option of sqlite://: it takes whole numbers for {', '.join(options)}"
+            )
+        options[name] = int(value)
+    return SqliteBackend(Path(path), clock=clock, **options)
+
+
+@cache
+def _sql(name: str) -> str:
+    return (Path(__file__).parent / "sql" / f"{name}.sql").read_text("utf-8")
+
+
+def _migrations() -> list[Path]:
+    return sorted((Path(__file__).parent / "migrations").glob("*.sql"))
+
+
+class _Transaction:
+    """One transaction: its moment, its statements, and the steps that several transitions share."""
+
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        self._connection = connection
+        self.now = now
+
+    def rows(self, statement: str, **values: Any) -> list[sqlite3.Row]:
+        return self._connection.execute(
+            _sql(statement), {"now": self.now, "format": FORMAT, **values}
+        ).fetchall()
+
+    def row(self, statement: str, **values: Any) -> sqlite3.Row | None:
+        found = self.rows(statement, **values)
+        return found[0] if found else None
+
+    def next(self) -> int:
+        """A number for a place or a family."""
+        taken = self.row("take_places", count=1)
+        assert taken is not None
+        return int(taken["last"])
+
+    def ended(self, queue: str, row: sqlite3.Row) -> tuple[Dependant, ...]:
+        """What belongs to every move to a terminal state: the key, the parents, the children."""
+        self.let_go(queue, row)
+        return self.settle_children(queue, row["family"], row["id"], row["state"])
+
+    def let_go(self, queue: str, row: sqlite3.Row) -> None:
+        if row["dedup_key"] is not None:
+            self.rows("release_key", queue=queue, key=row["dedup_key"], holder=row["id"])
+        self.rows("leave_parents", job=row["number"])
+
+    def remove(self, queue: str, job_id: str) -> Removed:
+        row = self.row("remove", queue=queue, id=job_id)
+        if row is None:
+            return Removed(False)
+        self.let_go(queue, row)
+        if State(row["state"]).terminal:
+            return Removed(True)
+        return Removed(True, self.settle_children(queue, row["family"], job_id, "removed"))
+
+    def settle_children(self, queue: str, family: int, parent: str, ended: str) -> tuple[Dependant, ...]:
+        """Settles the children of an ended parent, and theirs, at most MAX_CHILDREN_A_STEP; marks what
+        remains."""
+        dependants: list[Dependant] = []
+        budget = MAX_CHILDREN_A_STEP
+        ended_parents = deque([(family, parent, ended)])
+        while ended_parents:
+            family, parent, ended = ended_parents.popleft()
+            children = self.rows("next_children", family=family, limit=budget + 1)
+            for child in children[:budget]:
+                self.rows("leave_parent", edge=child["edge"])
+                if ended == State.COMPLETED or child["on_parent_failure"] == ParentPolicy.RUN:
+                    if self.row("unblock", number=child["number"], place=self.next()):
+                        dependants.append(Dependant(child["id"], State.WAITING))
+                    continue
+                error = _error_text(lifecycle.parent_failed(parent, ended))
+                if failed := self.row("fail_child", number=child["number"], error=error):
+                    self.let_go(queue, failed)
+                    dependants.append(Dependant(failed["id"], State.FAILED))
+                    ended_parents.append((failed["family"], failed["id"], State.FAILED))
+            if len(children) > budget:
+                self.rows("mark_cascade", queue=queue, family=family, parent=parent, ended=ended)
+            else:
+                self.rows("unmark_cascade", queue=queue, family=family)
+            budget -= min(budget, len(children))
+        return tuple(dependants)
+
+    def set_aside(self, row: sqlite3.Row, why: str) -> None:
+        failed = self.row(
+            "set_aside",
+            number=row["number"],
+            error=_error_text(JobError("CorruptRecord", why)),
+            backoff=codec.encode_backoff(model.DEFAULT_BACKOFF).decode("ascii"),
+        )
+        assert failed is not None
+        self.ended(row["queue"], failed)
+
+    def key_holder(self, queue: str, key: str) -> str | None:
+        row = self.row("key_holder", queue=queue, key=key)
+        return row["holder"] if row else None
+
+    def promote(self, queue: str, limit: int) -> list[str]:
+        due = self.rows("due", queue=queue, limit=limit)
+        if due:
+            self.rows("promote_due", queue=queue, limit=limit)
+            self.rows("take_places", count=len(due))
+        return [row["id"] for row in due]
+
+
+class SqliteBackend:
+    """Keeps the jobs in one file in WAL mode, with full synchronisation: what returned is on the disk."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        busy_timeout_ms: int = 30_000,
+        max_page_count: int = 0,
+    ) -> None:
+        self._path = path
+        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
+        self._busy_timeout_ms = busy_timeout_ms
+        self._max_page_count = max_page_count
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._owner = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    # Connection and schema
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is not None and self._owner == os.getpid():
+            return self._connection
+        if self._connection is not None:
+            _inherited.append(self._connection)
+        connection = self._dial()
+        try:
+            version = _version(connection)
+            newest = len(_migrations())
+            if version == 0:
+                _migrate(connection, self._path)
+            elif version != newest:
+                raise SchemaMismatch(
+                    f"{self._path} has schema {version}, this library works with {newest}: "
+                    + ("run `mayflymq migrate`" if version < newest else "update mayflymq here")
+                )
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._owner = connection, os.getpid()
+        return connection
+
+    def _dial(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
+        )
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        if self._max_page_count:
+            connection.execute(f"PRAGMA max_page_count = {self._max_page_count}")
+        # SQLite does not wait for its busy timeout when several processes turn a new file to WAL at once.
+        give_up = time.monotonic() + self._busy_timeout_ms / 1000
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                return connection
+            except sqlite3.OperationalError as error:
+                if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                    connection.close()
+                    raise
+                time.sleep(0.01)
+
+    @contextmanager
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[_Transaction]:
+        with self._lock, self._translated():
+            connection = self._connect()
+            connection.execute(begin)
+            try:
+                yield _Transaction(connection, self._clock())
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _reading(self) -> Any:
+        """A transaction that sees one moment of the store and waits for no writer."""
+        return self._transaction("BEGIN DEFERRED")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._public(error) from error
+
+    def _public(self, error: sqlite3.Error) -> BackendError:
+        code = _primary(error)
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return BackendError(
+                f"{self._path} stayed locked by other processes for {self._busy_timeout_ms} ms: try again, "
+                "or raise busy_timeout_ms in the URL",
+                transient=True,
+            )
+        if code == sqlite3.SQLITE_FULL:
+            return BackendError(
+                f"{self._path} is full (the disk, or max_page_count): make room; nothing accepted is lost",
+                transient=False,
+            )
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return BackendError(
+                f"{self._path} cannot be opened: its folder must exist and be writable", transient=False
+            )
+        if code == sqlite3.SQLITE_NOTADB:
+            return BackendError(f"{self._path} is not an SQLite database: name another file", transient=False)
+        return BackendError(f"{self._path}: {error}", transient=False)
+
+    def migrate(self) -> int:
+        with self._lock, self._translated():
+            connection = self._dial()
+            try:
+                return _migrate(connection, self._path)
+            finally:
+                connection.close()
+
+    def check(self) -> list[Finding]:
+        with self._reading() as tx:
+            newer = tx.row("newer_format")
+        findings = [Finding(Severity.OK, "schema", f"{self._path} has schema {len(_migrations())}")]
+        if newer and newer["records"]:
+            findings.append(
+                Finding(
+                    Severity.WARNING,
+                    "format",
+                    f"{newer['records']} jobs are of a newer version and left alone here: update mayflymq",
+                )
+            )
+        return findings
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None and self._owner == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    # Lifecycle
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        base.check_batch("jobs", jobs)
+        base.check_one_queue({job.queue for job in jobs})
+        if not jobs:
+            return []
+        with self._transaction() as tx:
+            tx.rows("add_queue", queue=jobs[0].queue)
+            return [self._enqueue(tx, new) for new in jobs]
+
+    def _enqueue(self, tx: _Transaction, new: NewJob) -> Enqueued:
+        if existing := tx.row("find", queue=new.queue, id=new.id):
+            return Enqueued(new.id, EnqueueStatus.DUPLICATE_ID, State(existing["state"]))
+        for parent in new.depends_on:
+            if not tx.row("find", queue=new.queue, id=parent):  # nor is its own id there at this moment
+                return Enqueued(new.id, EnqueueStatus.REFUSED, reason=base.unknown_parent(new, parent))
+
+        run_at = new.run_at if new.run_at is not None else min(tx.now + new.delay_ms, model.MAX_TIME)
+        replaced: str | None = None
+        dependants: tuple[Dependant, ...] = ()
+        if new.dedup and (holder := tx.key_holder(new.queue, new.dedup.key)):
+            held_by = tx.row("find", queue=new.queue, id=holder)
+            if new.dedup.mode is not DedupMode.DEBOUNCE or not held_by or held_by["state"] != State.DELAYED:
+                state = State(held_by["state"]) if held_by else None
+                return Enqueued(new.id, EnqueueStatus.DEDUPLICATED, state, holder)
+            if not new.dedup.extend:
+                run_at = held_by["run_at"]
+            row = tx.row("replace", queue=new.queue, id=holder)
+            assert row is not None
+            replaced, dependants = holder, tx.ended(new.queue, row)
+
+        unfinished, failed = self._parents(tx, new.queue, new.depends_on)
+        state = lifecycle.entry_state(due=run_at <= tx.now, unfinished_parents=bool(unfinished))
+        error = None
+        if failed is not None and new.on_parent_failure is ParentPolicy.FAIL:
+            state, unfinished = State.FAILED, []
+            error = _error_text(lifecycle.parent_failed(failed["id"], failed["state"]))
+        inserted = tx.row(
+            "enqueue",
+            queue=new.queue,
+            id=new.id,
+            state=state,
+            place=tx.next(),
+            family=tx.next(),
+            task=new.task,
+            priority=new.priority,
+            run_at=run_at if run_at > tx.now else None,
+            ttl_ms=new.ttl_ms,
+            timeout_ms=new.timeout_ms,
+            max_retries=new.max_retries,
+            backoff=codec.encode_backoff(new.backoff).decode("ascii"),
+            depends_on=json.dumps(new.depends_on),
+            on_parent_failure=new.on_parent_failure,
+            dedup_key=new.dedup.key if new.dedup else None,
+            dedup_mode=new.dedup.mode if new.dedup else None,
+            dedup_window_ms=new.dedup.window_ms if new.dedup else None,
+            dedup_extend=new.dedup.extend if new.dedup else None,
+            error=error,
+            finished_at=tx.now if error else None,
+        )
+        assert inserted is not None
+        tx.rows("add_payload", job=inserted["number"], payload=new.payload)
+        for family in unfinished:
+            tx.rows("add_child", family=family, job=inserted["number"])
+        if new.dedup and not error:
+            until = tx.now + new.dedup.window_ms if new.dedup.mode is DedupMode.THROTTLE else None
+            tx.rows("take_key", queue=new.queue, key=new.dedup.key, holder=new.id, until=until)
+        status = EnqueueStatus.REPLACED if replaced else EnqueueStatus.CREATED
+        return Enqueued(new.id, status, state, replaced, dependants=dependants)
+
+    @staticmethod
+    def _parents(
+        tx: _Transaction, queue: str, parents: Collection[str]
+    ) -> tuple[list[int], sqlite3.Row | None]:
+        """The families of the unfinished parents, and the first parent that ended otherwise than
+        completed."""
+        found = [tx.row("find", queue=queue, id=parent) for parent in dict.fromkeys(parents)]
+        rows = [row for row in found if row is not None]
+        unfinished = [row["family"] for row in rows if row["state"] not in TERMINAL]
+        failed = [row for row in rows if row["state"] in TERMINAL - {State.COMPLETED}]
+        return unfinished, failed[0] if failed else None
+
+    def claim(self, request: ClaimRequest) -> list[ClaimedJob]:
+        with self._transaction() as tx:
+            return self._claim(tx, request)
+
+    @staticmethod
+    def _claim(tx: _Transaction, request: ClaimRequest) -> list[ClaimedJob]:
+        held = tx.rows("held", queue=request.queue, token=request.token)
+        if not held:
+            paused = tx.row("is_paused", queue=request.queue)
+            if paused is None or paused["paused"]:
+                return []
+            tx.promote(request.queue, request.limit)
+            tx.rows(
+                "claim",
+                queue=request.queue,
+                limit=request.limit,
+                token=request.token,
+                worker=request.worker,
+                stale_after_ms=request.stale_after_ms,
+            )
+            held = tx.rows("held", queue=request.queue, token=request.token)
+        claimed = []
+        for row in held:
+            try:
+                claimed.append(ClaimedJob(Claim(row["queue"], row["id"], row["claim_token"]), _job(row)))
+            except CorruptRecord as error:
+                tx.set_aside(row, str(error))
+        return claimed
+
+    def heartbeat(self, beats: Sequence[Beat]) -> list[ClaimStatus]:
+        base.check_batch("beats", beats)
+        base.check_one_queue({beat.claim.queue for beat in beats})
+        with self._transaction() as tx:
+            return [self._beat(tx, beat) for beat in beats]
+
+    @staticmethod
+    def _beat(tx: _Transaction, beat: Beat) -> ClaimStatus:
+        row = tx.row(
+            "heartbeat",
+            queue=beat.claim.queue,
+            id=beat.claim.job_id,
+            token=beat.claim.token,
+            stale_after_ms=beat.stale_after_ms,
+            progress=beat.progress,
+        )
+        if row is None:
+            return ClaimStatus.LOST
+        return ClaimStatus.CANCEL_REQUESTED if row["cancel_requested"] else ClaimStatus.HELD
+
+    def settle(self, settles: Sequence[Settle], claim_next: ClaimRequest | None = None) -> SettleResult:
+        base.check_batch("settles", settles)
+        base.check_one_queue(
+            {settle.claim.queue for settle in settles} | ({claim_next.queue} if claim_next else set())
+        )
+        with self._transaction() as tx:
+            settled = [self._settle(tx, settle) for settle in settles]
+            return SettleResult(settled, self._claim(tx, claim_next) if claim_next else [])
+
+    @staticmethod
+    def _settle(tx: _Transaction, settle: Settle) -> Settled:
+        claim, outcome = settle.claim, settle.outcome
+        event = lifecycle.event_of(outcome)
+        delay_ms = outcome.delay_ms if isinstance(outcome, model.Retry | model.Defer) else 0
+        state = _ENDS.get(type(outcome), State.DELAYED if delay_ms else State.WAITING)
+        row = tx.row(
+            "settle",
+            queue=claim.queue,
+            id=claim.job_id,
+            token=claim.token,
+            event=event,
+            state=state,
+            ended=state.terminal,
+            place=tx.next() if state is State.WAITING and event is not Event.RELEASE else None,
+            run_at=min(tx.now + delay_ms, model.MAX_TIME) if delay_ms else None,
+            failed=isinstance(outcome, model.Retry | model.Fail),
+            result=outcome.result if isinstance(outcome, model.Complete) else None,
+            error=_error_text(outcome.error) if isinstance(outcome, model.Retry | model.Fail) else None,
+        )
+        if row is None:
+            before = tx.row("find", queue=claim.queue, id=claim.job_id)
+            if before is None or before["settled_token"] != claim.token:
+                return Settled(Settlement.LOST)
+            if before["settled_as"] == base.STOOD:
+                return Settled(Settlement.CANCELLED)
+            return Settled(Settlement.DUPLICATE if before["settled_as"] == event else Settlement.LOST)
+        dependants = tx.ended(claim.queue, row) if State(row["state"]).terminal else ()
+        stood = row["settled_as"] == base.STOOD
+        return Settled(Settlement.CANCELLED if stood else Settlement.APPLIED, dependants)
+
+    def release_stale(self, queue: str, limit: int, max_stalls: int) -> list[Recovered]:
+        base.check_limit(limit)
+        with self._transaction() as tx:
+            recovered = [
+                self._recover(tx, queue, stale, max_stalls)
+                for stale in tx.rows("stale", queue=queue, limit=limit)
+            ]
+            for row in tx.rows("cascades", queue=queue, limit=limit):
+                dependants = tx.settle_children(queue, row["family"], row["parent"], row["ended"])
+                recovered.append(Recovered(row["parent"], Recovery.CASCADED, dependants=dependants))
+            return recovered
+
+    @staticmethod
+    def _recover(tx: _Transaction, queue: str, stale: sqlite3.Row, max_stalls: int) -> Recovered:
+        stalls = stale["stalls"] + 1
+        row = tx.row(
+            "release_stale",
+            number=stale["number"],
+            token=stale["claim_token"],
+            max_stalls=max_stalls,
+            error=_error_text(lifecycle.stalled_out(stalls)),
+            place=tx.next(),
+        )
+        assert row is not None  # the write lock is held since the job was found
+        state = State(row["state"])
+        status = {State.CANCELLED: Recovery.CANCELLED, State.FAILED: Recovery.FAILED}.get(
+            state, Recovery.RELEASED
+        )
+        dependants = tx.ended(queue, row) if state.terminal else ()
+        return Recovered(stale["id"], status, stalls, stale["worker"], dependants)
+
+    def promote_due(self, queue: str, limit: int) -> list[str]:
+        base.check_limit(limit)
+        with self._transaction() as tx:
+            return tx.promote(queue, limit)
+
+    # Control
+
+    def cancel(self, queue: str, ids: Sequence[str]) -> list[Cancelled]:
+        base.check_batch("ids", ids)
+        with self._transaction() as tx:
+            return [self._cancel(tx, queue, job_id) for job_id in ids]
+
+    @staticmethod
+    def _cancel(tx: _Transaction, queue: str, job_id: str) -> Cancelled:
+        row = tx.row("cancel", queue=queue, id=job_id)
+        if row is None:
+            known = tx.row("find", queue=queue, id=job_id)
+            return Cancelled(CancelStatus.TERMINAL if known else CancelStatus.UNKNOWN)
+        if row["state"] == State.ACTIVE:
+            return Cancelled(CancelStatus.REQUESTED)
+        return Cancelled(CancelStatus.CANCELLED, tx.ended(queue, row))
+
+    def retry(self, queue: str, ids: Sequence[str]) -> list[Retried]:
+        base.check_batch("ids", ids)
+        with self._transaction() as tx:
+            return [self._retry(tx, queue, job_id) for job_id in ids]
+
+    def _retry(self, tx: _Transaction, queue: str, job_id: str) -> Retried:
+        row = tx.row("find", queue=queue, id=job_id)
+        if row is None:
+            return Retried(RetryStatus.UNKNOWN)
+        if row["state"] not in DEAD_LETTER:
+            return Retried(RetryStatus.NOT_DEAD, State(row["state"]))
+        if row["dedup_key"] is not None:
+            holder = tx.key_holder(queue, row["dedup_key"])
+            if holder not in (None, job_id):
+                return Retried(RetryStatus.KEY_TAKEN, State(row["state"]), holder)
+            if row["dedup_mode"] != DedupMode.THROTTLE:
+                tx.rows("take_key", queue=queue, key=row["dedup_key"], holder=job_id, until=None)
+        unfinished, _ = self._parents(tx, queue, json.loads(row["depends_on"]))
+        for family in unfinished:
+            tx.rows("add_child", family=family, job=row["number"])
+        state = lifecycle.entry_state(due=True, unfinished_parents=bool(unfinished))
+        place = tx.next() if state is State.WAITING else None
+        tx.rows("retry", number=row["number"], state=state, place=place, family=tx.next())
+        return Retried(RetryStatus.RETRIED, state)
+
+    def remove(self, queue: str, ids: Sequence[str]) -> list[Removed]:
+        base.check_batch("ids", ids)
+        with self._transaction() as tx:
+            return [tx.remove(queue, job_id) for job_id in ids]
+
+    def set_paused(self, queue: str, paused: bool) -> None:
+        model.check_queue(queue)
+        with self._transaction() as tx:
+            tx.rows("add_queue", queue=queue)
+            tx.rows("set_paused", queue=queue, paused=paused)
+
+    def clean(self, queue: str, states: Collection[State], older_than_ms: int, limit: int) -> list[str]:
+        base.check_limit(limit)
+        base.check_terminal(states)
+        with self._transaction() as tx:
+            before = tx.now - older_than_ms
+            old = [
+                row
+                for state in set(states)
+                for row in tx.rows("ended_before", queue=queue, state=state, before=before, limit=limit)
+            ]
+            old.sort(key=lambda row: (row["finished_at"], row["place"]))
+            for row in old[:limit]:
+                tx.remove(queue, row["id"])
+            tx.rows("forget_windows", queue=queue, limit=limit)
+            return [row["id"] for row in old[:limit]]
+
+    def drain(self, queue: str, include_delayed: bool, limit: int) -> Drained:
+        base.check_limit(limit)
+        states = (State.WAITING, State.DELAYED) if include_delayed else (State.WAITING,)
+        removed: list[str] = []
+        dependants: list[Dependant] = []
+        with self._transaction() as tx:
+            for row in tx.rows("drainable", queue=queue, include_delayed=include_delayed, limit=limit):
+                found = tx.row("find", queue=queue, id=row["id"])
+                if found and found["state"] in states:  # not failed meanwhile by a parent's removal
+                    removed.append(row["id"])
+                    dependants += tx.remove(queue, row["id"]).dependants
+        return Drained(tuple(removed), tuple(dependants))
+
+    def drop_queue(self, queue: str, force: bool) -> Dropped:
+        with self._transaction() as tx:
+            row = tx.row("count_active", queue=queue)
+            if row is None:
+                return Dropped(False)
+            if row["active"] and not force:
+                return Dropped(False, row["active"])
+            for statement in ("drop_jobs", "drop_keys", "drop_cascades", "drop_queue"):
+                tx.rows(statement, queue=queue)
+            return Dropped(True)
+
+    def dedup_holder(self, queue: str, key: str, release: bool = False) -> str | None:
+        with self._transaction() as tx:
+            holder = tx.key_holder(queue, key)
+            if holder is not None and release:
+                tx.rows("free_key", queue=queue, key=key)
+            return holder
+
+    # Inspection
+
+    def get(self, queue: str, ids: Sequence[str]) -> list[Job | None]:
+        base.check_batch("ids", ids)
+        with self._reading() as tx:
+            rows = [tx.row("get", queue=queue, id=job_id) for job_id in ids]
+        return [_job(row) if row else None for row in rows]
+
+    def list_jobs(self, queue: str, state: State, cursor: str | None = None, limit: int = 100) -> JobPage:
+        base.check_limit(limit)
+        rank, place = base.read_cursor(cursor) if cursor is not None else (-(2**63), -(2**63))
+        statement = "list_ended" if state.terminal else f"list_{state}"
+        with self._reading() as tx:
+            rows = tx.rows(statement, queue=queue, state=state, rank=rank, place=place, limit=limit + 1)
+        jobs = []
+        for row in rows[:limit]:
+            try:
+                jobs.append(_job(row))
+            except CorruptRecord as error:
+                logger.error("left out of a list: %s", error)
+        last = rows[limit - 1] if len(rows) > limit else None
+        return JobPage(jobs, base.write_cursor(last["rank"], last["place"]) if last else None)
+
+    def queues(self, names: Sequence[str] | None = None, *, exact: bool = False) -> list[QueueInfo]:
+        with self._reading() as tx:
+            wanted = [row["name"] for row in tx.rows("queue_names")] if names is None else names
+            return [self._info(tx, name, exact=exact) for name in wanted]
+
+    @staticmethod
+    def _info(tx: _Transaction, name: str, *, exact: bool) -> QueueInfo:
+        cap = -1 if exact else base.COUNT_CAP
+        row = tx.row("queue_info", queue=name, cap=cap)
+        assert row is not None
+        workers = tx.rows("workers", queue=name, limit=base.MAX_WORKERS_SHOWN)
+        dead = sum(row[state] for state in DEAD_LETTER)
+        oldest = row["oldest_waiting"]
+        return QueueInfo(
+            name=name,
+            paused=bool(row["paused"]),
+            counts=Counts(**{state.value: row[state] for state in State}),
+            dead_letters=dead if exact else min(dead, cap),
+            workers=tuple(
+                WorkerInfo(worker["worker"], worker["claims"], worker["age"]) for worker in workers
+            ),
+            oldest_waiting_age_ms=max(0, tx.now - oldest) if oldest is not None else None,
+            oldest_heartbeat_age_ms=workers[0]["age"] if workers else None,
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> int:
+    """Applies what is missing in one transaction, so that many may try at once. Returns the version."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection)
+        migrations = _migrations()
+        if version > len(migrations):
+            raise SchemaMismatch(
+                f"{path} has schema {version}, this library knows {len(migrations)}: update mayflymq here"
+            )
+        if version == 0 and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            raise SchemaMismatch(f"{path} holds another program's tables: name another file")
+        for migration in migrations[version:]:
+            for statement in _statements(migration.read_text("utf-8")):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return len(migrations)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script; `executescript` would commit the transaction that they belong in."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """SQLite's result code without the detail in its upper bits."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _error_text(error: JobError) -> str:
+    return codec.encode_error(error).decode("ascii")
+
+
+def _error(text: str | None) -> JobError | None:
+    return None if text is None else codec.decode_error(text.encode("utf-8"))
+
+
+def _job(row: sqlite3.Row) -> Job:
+    """The job in a row of `get`, `held` or a list. Raises CorruptRecord naming the job when it cannot be
+    read."""
+    if row["format"] > FORMAT:
+        raise CorruptRecord(
+            f"job {row['id']} in {row['queue']} has format {row['format']}, this version reads up to "
+            f"{FORMAT}: update mayflymq here"
+        )
+    try:
+        return _read_job(row)
+    except (MayflyError, ValueError, TypeError) as error:
+        raise CorruptRecord(f"job {row['id']} in {row['queue']} cannot be read: {error}") from error
+
+
+def _read_job(row: sqlite3.Row) -> Job:
+    dedup = None
+    if row["dedup_key"] is not None:
+        dedup = Dedup(
+            row["dedup_key"], DedupMode(row["dedup_mode"]), row["dedup_window_ms"], bool(row["dedup_extend"])
+        )
+    return Job(
+        id=row["id"],
+        queue=row["queue"],
+        task=row["task"],
+        payload=row["payload"],
+        state=State(row["state"]),
+        priority=row["priority"],
+        created_at=row["created_at"],
+        run_at=row["run_at"],
+        ttl_ms=row["ttl_ms"],
+        timeout_ms=row["timeout_ms"],
+        max_retries=row["max_retries"],
+        backoff=codec.decode_backoff(row["backoff"].encode("utf-8")),
+        depends_on=tuple(json.loads(row["depends_on"])),
+        on_parent_failure=ParentPolicy(row["on_parent_failure"]),
+        dedup=dedup,
+        deliveries=row["deliveries"],
+        failures=row["failures"],
+        stalls=row["stalls"],
+        replays=row["replays"],
+        retried_at=row["retried_at"],
+        claim_token=row["claim_token"],
+        claimed_at=row["claimed_at"],
+        heartbeat_at=row["heartbeat_at"],
+        stale_at=row["stale_at"],
+        worker=row["worker"],
+        cancel_requested=bool(row["cancel_requested"]),
+        progress=row["progress"],
+        result=row["result"],
+        error=_error(row["error"]),
+        first_error=_error(row["first_error"]),
+        finished_at=row["finished_at"],
+        format=row["format"],
+    )

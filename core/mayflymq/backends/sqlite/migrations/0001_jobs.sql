@@ -1,0 +1,108 @@
+-- The first schema. The constraints make a record that no transition could have written impossible to store.
+
+CREATE TABLE counter (
+    last INTEGER NOT NULL  -- the last place or family given out
+) STRICT;
+
+INSERT INTO counter (last) VALUES (0);
+
+CREATE TABLE queues (
+    name TEXT PRIMARY KEY,
+    paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY,
+    queue TEXT NOT NULL,
+    id TEXT NOT NULL,
+    format INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN (
+        'waiting', 'delayed', 'blocked', 'active', 'completed', 'failed', 'expired', 'cancelled')),
+    place INTEGER NOT NULL,   -- orders jobs of one rank; a new one on every entry into waiting, except by release
+    family INTEGER NOT NULL,  -- names this life of the job as a parent
+    task TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    run_at INTEGER,
+    ttl_ms INTEGER,
+    timeout_ms INTEGER,
+    max_retries INTEGER NOT NULL,
+    backoff TEXT NOT NULL,
+    depends_on TEXT NOT NULL,
+    on_parent_failure TEXT NOT NULL CHECK (on_parent_failure IN ('fail', 'run')),
+    dedup_key TEXT,
+    dedup_mode TEXT CHECK (dedup_mode IN ('simple', 'throttle', 'debounce')),
+    dedup_window_ms INTEGER,
+    dedup_extend INTEGER,
+    deliveries INTEGER NOT NULL DEFAULT 0,
+    failures INTEGER NOT NULL DEFAULT 0,
+    stalls INTEGER NOT NULL DEFAULT 0,
+    replays INTEGER NOT NULL DEFAULT 0,
+    retried_at INTEGER,
+    claim_token TEXT,
+    claimed_at INTEGER,
+    heartbeat_at INTEGER,
+    stale_at INTEGER,
+    worker TEXT,
+    cancel_requested INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested IN (0, 1)),
+    progress REAL,
+    result BLOB,
+    error TEXT,
+    first_error TEXT,
+    finished_at INTEGER,
+    settled_token TEXT,  -- the last claim's token and how it ended, until the next claim
+    settled_as TEXT,
+    UNIQUE (queue, id),
+    CHECK ((state = 'active') = (claim_token IS NOT NULL)),
+    CHECK ((state = 'active') = (stale_at IS NOT NULL)),
+    CHECK ((state = 'active') = (heartbeat_at IS NOT NULL)),
+    CHECK (state <> 'active' OR worker IS NOT NULL),
+    CHECK (state <> 'delayed' OR run_at IS NOT NULL),
+    CHECK (state = 'active' OR NOT cancel_requested),
+    CHECK ((state IN ('completed', 'failed', 'expired', 'cancelled')) = (finished_at IS NOT NULL))
+) STRICT;
+
+-- One index per state, in the order in which that state is worked through: a job stands in one of them at a time.
+CREATE INDEX jobs_waiting ON jobs (queue, priority, place) WHERE state = 'waiting';
+CREATE INDEX jobs_delayed ON jobs (queue, run_at, place) WHERE state = 'delayed';
+CREATE INDEX jobs_blocked ON jobs (queue, place) WHERE state = 'blocked';
+CREATE INDEX jobs_active ON jobs (queue, stale_at, place) WHERE state = 'active';
+CREATE INDEX jobs_ended ON jobs (queue, state, finished_at, place) WHERE finished_at IS NOT NULL;
+CREATE INDEX jobs_claimed ON jobs (claim_token) WHERE claim_token IS NOT NULL;
+CREATE INDEX jobs_oldest ON jobs (queue, created_at) WHERE state = 'waiting';
+CREATE INDEX jobs_newer ON jobs (format) WHERE format > 1;
+
+-- Apart from the job, as SQLite writes a row whole: a state change does not write the payload again.
+CREATE TABLE payloads (
+    job INTEGER PRIMARY KEY REFERENCES jobs (number) ON DELETE CASCADE,
+    payload BLOB NOT NULL
+) STRICT;
+
+-- One row for each parent that a job still waits for.
+CREATE TABLE children (
+    number INTEGER PRIMARY KEY,
+    family INTEGER NOT NULL,
+    job INTEGER NOT NULL REFERENCES jobs (number) ON DELETE CASCADE
+) STRICT;
+
+CREATE INDEX children_of ON children (family, number);
+CREATE INDEX children_job ON children (job, family);
+
+-- Endings that have more children to settle than one step does.
+CREATE TABLE cascades (
+    queue TEXT NOT NULL,
+    family INTEGER NOT NULL,
+    parent TEXT NOT NULL,
+    ended TEXT NOT NULL,
+    PRIMARY KEY (queue, family)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dedup_keys (
+    queue TEXT NOT NULL,
+    key TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    until INTEGER,  -- when a throttle window is over; NULL for a key that is held until its job ends
+    PRIMARY KEY (queue, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dedup_windows ON dedup_keys (queue, until) WHERE until IS NOT NULL;

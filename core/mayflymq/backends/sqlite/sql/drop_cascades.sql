@@ -1,0 +1,2 @@
+-- Every unfinished cascade of the queue.
+DELETE FROM cascades WHERE queue = :queue

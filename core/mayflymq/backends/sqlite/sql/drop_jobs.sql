@@ -1,0 +1,2 @@
+-- Every job of the queue.
+DELETE FROM jobs WHERE queue = :queue

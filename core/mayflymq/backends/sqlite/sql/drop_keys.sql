@@ -1,0 +1,2 @@
+-- Every deduplication key of the queue.
+DELETE FROM dedup_keys WHERE queue = :queue

@@ -1,0 +1,2 @@
+-- The queue itself.
+DELETE FROM queues WHERE name = :queue

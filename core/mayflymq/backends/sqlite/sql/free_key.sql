@@ -1,0 +1,2 @@
+-- Frees a deduplication key, whoever holds it.
+DELETE FROM dedup_keys WHERE queue = :queue AND key = :key

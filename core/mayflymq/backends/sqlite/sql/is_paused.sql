@@ -1,0 +1,2 @@
+-- Whether the queue gives out no claims.
+SELECT paused FROM queues WHERE name = :queue

@@ -1,0 +1,2 @@
+-- Every queue there is.
+SELECT name FROM queues ORDER BY name

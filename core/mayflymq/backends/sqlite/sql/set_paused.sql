@@ -1,0 +1,2 @@
+-- Pauses or resumes a queue.
+UPDATE queues SET paused = :paused WHERE name = :queue
