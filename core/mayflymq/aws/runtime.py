@@ -1,0 +1,185 @@
+"""The four handlers, and what a container keeps between invocations: its settings, its backend, its tasks.
+
+A file in functions/ takes its handler from here and calls `initialise` while Lambda initialises the
+container, where a wrong setting, or a task module that cannot be imported, fails at once and by name.
+
+Nothing is connected before the first call on the backend, and nothing random is kept, so a snapshot taken
+after the initialisation holds neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from aws_lambda_powertools.logging import Logger
+
+from .. import maintenance, worker
+from ..backends.base import Backend
+from ..queue import connect
+from ..settings import Settings, load_settings
+from ..tasks import registry
+
+if TYPE_CHECKING:
+    from .http import Api
+
+
+# What a container keeps
+
+
+@cache
+def settings() -> Settings:
+    """The settings, read once a container. Raises ConfigurationError."""
+    return load_settings()
+
+
+@cache
+def backend() -> Backend:
+    """The backend, opened once a container and kept warm; also what tasks that enqueue use by default.
+
+    After a freeze its first call finds dead sockets out by itself (F3).
+    """
+    return connect(settings().backend_url)
+
+
+@cache
+def load_tasks() -> None:
+    """Imports the modules of MAYFLYMQ_TASKS. Raises ConfigurationError naming one that cannot be imported."""
+    registry.load(settings().task_modules)
+
+
+@cache
+def api() -> Api:
+    """The HTTP face. Only the enqueue function pays for importing Powertools' event handler."""
+    from .http import Api
+
+    load_tasks()
+    return Api(backend(), max_payload_bytes=settings().max_payload_bytes)
+
+
+@cache
+def logger() -> Logger:
+    """The structured log. The library's own records go the same way."""
+    made = Logger(service="mayflymq", level=settings().log_level)
+    library = logging.getLogger("mayflymq")
+    library.handlers = list(made.handlers)
+    library.setLevel(made.log_level)
+    library.propagate = False  # the runtime's own handler would print each record a second time, as text
+    return made
+
+
+def initialise(*, tasks: bool = False, http: bool = False) -> None:
+    """Does before the first invocation what needs no connection.
+
+    The sweep and the promoter load no tasks: a task module that cannot be imported must not stop recovery.
+    Raises ConfigurationError.
+    """
+    logger()
+    backend()
+    if tasks:
+        load_tasks()
+    if http:
+        api()
+
+
+def forget() -> None:
+    """Makes the next call read the settings and open the backend anew: for tests, no container needs it."""
+    for kept in (settings, backend, load_tasks, api, logger):
+        kept.cache_clear()
+
+
+# Handlers
+
+
+def enqueue_handler(event: Any, context: Any) -> dict[str, Any]:
+    """Takes a job from an HTTP event or a plain invoke (see `http`); returns the HTTP response, or the
+    answer."""
+    from .http import is_http
+
+    _begin(context)
+    return api().respond(event, context) if is_http(event) else api().enqueue(event)
+
+
+def claim_and_run_handler(event: Any, context: Any) -> dict[str, Any]:
+    """Claims and runs jobs until the queues are empty or the invocation's time is up; returns the RunReport.
+
+    Whatever woke it, the event says nothing that counts: the truth is in the backend.
+    """
+    _begin(context)
+    load_tasks()
+    chosen = settings()
+    report = worker.claim_and_run(
+        backend(),
+        chosen.queue_weights,
+        remaining_ms=_remaining(context),
+        limit=chosen.limit,
+        concurrency=chosen.concurrency,
+        prefetch=chosen.prefetch,
+        stalled_threshold_ms=round(chosen.stalled_threshold * 1000),
+        enable_stalled_check=chosen.enable_stalled_check,
+        margin_ms=round(chosen.margin * 1000),
+        worker=_worker_name(context),
+        max_result_bytes=chosen.max_result_bytes,
+    )
+    answer = _finish("claim_and_run", report.as_dict())
+    if report.abandoned and "AWS_LAMBDA_RUNTIME_API" in os.environ:
+        _end_process(report.abandoned)
+    return answer
+
+
+def stalled_sweep_handler(event: Any, context: Any) -> dict[str, Any]:
+    """Recovers stale jobs of every queue (C5, C6) and returns the SweepReport."""
+    _begin(context)
+    chosen = settings()
+    report = maintenance.sweep(
+        backend(), limit=chosen.sweep_limit, max_stalls=chosen.max_stalls, remaining_ms=_remaining(context)
+    )
+    return _finish("stalled_sweep", report.as_dict())
+
+
+def delayed_promoter_handler(event: Any, context: Any) -> dict[str, Any]:
+    """Promotes due jobs of every queue (P1) and returns the PromoteReport."""
+    _begin(context)
+    report = maintenance.promote(backend(), limit=settings().promote_limit, remaining_ms=_remaining(context))
+    return _finish("delayed_promoter", report.as_dict())
+
+
+def _begin(context: Any) -> None:
+    request = getattr(context, "aws_request_id", None)
+    logger().append_keys(function_request_id=request)
+
+
+def _finish(function: str, report: dict[str, Any]) -> dict[str, Any]:
+    logger().info("finished", extra={"function": function, "report": report})
+    return report
+
+
+def _remaining(context: Any) -> Callable[[], int] | None:
+    # Outside Lambda (a test, a demonstration) there may be no context, and then no deadline.
+    remaining: Callable[[], int] | None = getattr(context, "get_remaining_time_in_millis", None)
+    return remaining
+
+
+def _worker_name(context: Any) -> str | None:
+    """The request's id: what an operator who sees a worker's name has to search the log for."""
+    request = getattr(context, "aws_request_id", None)
+    return f"{context.function_name}:{request}"[:255] if request else None
+
+
+def _end_process(abandoned: int) -> None:
+    """Ends the process of a container in which handlers still run that no one could stop.
+
+    They run in threads and their jobs are settled as timed out; reusing the process would let them act in
+    the midst of later invocations. It ends here, before the answer: once that is sent, the platform may
+    freeze the process at any moment, and what was to end it would end the next invocation. So this one
+    counts as failed (Runtime.ExitError) with its report in the log, and Lambda starts the next in a fresh
+    process. A wake-up that the platform repeats because of it finds the jobs as the backend has them.
+    """
+    logger().error("ending the process: handlers could not be stopped", extra={"abandoned": abandoned})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
