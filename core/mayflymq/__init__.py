@@ -1,6 +1,7 @@
 """MayflyMQ: a job queue whose workers live for one invocation.
 
-Delivery is at least once: a handler may see a job again after a crash or a lost connection, so make it idempotent.
+Delivery is at least once: a handler may see a job again after a crash or a lost connection, so make it
+idempotent.
 """
 
 from .backends.base import Backend, open_backend
@@ -33,8 +34,8 @@ from .model import (
     ParentPolicy,
     State,
 )
-from .queue import JobSpec, Queue, connect, default_backend
-from .tasks import CurrentJob, Registry, Task, current_job, registry, task
+from .queue import Queue, connect, default_backend
+from .tasks import CurrentJob, JobSpec, Registry, Task, current_job, registry, task
 
 __all__ = [
     "Backend",

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import traceback as traceback_module
 
-from .errors import CorruptRecord, InvalidJob, PayloadTooLarge
-from .model import Backoff, JobError
+from .errors import ConfigurationError, CorruptRecord, InvalidJob, PayloadTooLarge
+from .model import Backoff, JobError, shown
 
 MAX_DEPTH = 100
 MAX_PAYLOAD_BYTES = 1024 * 1024
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_ERROR_BYTES = 16 * 1024
 CUT = "... (cut)"
+SPLIT_CHARACTER = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 def encode(what: str, value: object, max_bytes: int) -> bytes:
@@ -27,14 +29,18 @@ def encode(what: str, value: object, max_bytes: int) -> bytes:
     `max_bytes`.
     """
     _check(value, what, 0)
+    return _dump(what, value, max_bytes)
+
+
+def _dump(what: str, value: object, max_bytes: int) -> bytes:
     try:
         data = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
     except ValueError as error:  # an int of more digits than Python turns into text
         raise InvalidJob(f"{what} cannot be written as JSON: {error}") from error
     if len(data) > max_bytes:
         raise PayloadTooLarge(
-            f"{what} takes {len(data):,} bytes as JSON, the limit is {max_bytes:,}: keep large data elsewhere "
-            "and pass a reference to it"
+            f"{what} takes {len(data):,} bytes as JSON, the limit is {max_bytes:,}: keep large data "
+            "elsewhere and pass a reference to it"
         )
     return data
 
@@ -49,7 +55,10 @@ def decode(data: bytes) -> object:
 
 def _check(value: object, path: str, depth: int) -> None:
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
+    if kind is int or kind is bool or value is None:
+        return
+    if kind is str:
+        _check_text(value, path)  # type: ignore[arg-type]
         return
     if kind is float:
         if not math.isfinite(value):  # type: ignore[arg-type]
@@ -69,9 +78,19 @@ def _check(value: object, path: str, depth: int) -> None:
     for key, item in value.items():  # type: ignore[attr-defined]
         if type(key) is not str:
             raise InvalidJob(
-                f"{path} has the key {ascii(key)[:80]} of type {type(key).__name__}: JSON keys are str"
+                f"{path} has the key {shown(key)} of type {type(key).__name__}: JSON keys are str"
             )
-        _check(item, f"{path}[{ascii(key)[:80]}]", depth + 1)
+        inner = f"{path}[{shown(key)}]"
+        _check_text(key, f"the key of {inner}")
+        _check(item, inner, depth + 1)
+
+
+def _check_text(text: str, path: str) -> None:
+    # A lone surrogate comes back from JSON, two in a row come back as the one character that they encode.
+    if not text.isascii() and SPLIT_CHARACTER.search(text):
+        raise InvalidJob(
+            f"{path} holds two surrogates for one character, which JSON joins: decode it as UTF-16 first"
+        )
 
 
 def encode_payload(
@@ -83,11 +102,13 @@ def encode_payload(
     """What a job carries, as the bytes that are written once at enqueue."""
     for name, text in meta.items():
         if type(name) is not str or type(text) is not str:
-            raise InvalidJob(f"meta maps str to str; {ascii(name)[:80]} does not")
+            raise InvalidJob(f"meta maps str to str; {shown(name)} does not")
+        _check_text(name, "a name in meta")
+        _check_text(text, f"meta[{shown(name)}]")
     for index, value in enumerate(args):
         _check(value, f"args[{index}]", 0)
     _check(kwargs, "kwargs", 0)
-    return encode("the payload", {"args": list(args), "kwargs": kwargs, "meta": meta}, max_bytes)
+    return _dump("the payload", {"args": list(args), "kwargs": kwargs, "meta": meta}, max_bytes)
 
 
 def decode_payload(data: bytes) -> tuple[list[object], dict[str, object], dict[str, str]]:
@@ -112,7 +133,7 @@ def decode_error(data: bytes) -> JobError:
     """The error that `encode_error` was given."""
     try:
         kind, message, traceback = json.loads(data)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise CorruptRecord(f"a stored error cannot be read: {error}") from error
     return JobError(kind, message, traceback)
 
@@ -129,7 +150,7 @@ def decode_backoff(data: bytes) -> Backoff:
     try:
         delays, factor, cap, jitter = json.loads(data)
         return Backoff(tuple(delays), factor, cap, jitter)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ConfigurationError) as error:
         raise CorruptRecord(f"a stored backoff cannot be read: {error}") from error
 
 
@@ -142,8 +163,10 @@ def describe_error(error: BaseException) -> JobError:
     except BaseException as second:
         message = f"(its message cannot be had: str() raised {type(second).__name__})"
     try:
-        # `limit` bounds the work for a RecursionError; the innermost frames say the most.
-        trace = "".join(traceback_module.format_exception(type(error), error, error.__traceback__, limit=-50))
+        # `limit` bounds the work for a RecursionError; the innermost frames say the most. Each part is cut by
+        # itself, so that a message of megabytes at the end does not push out the frames.
+        parts = traceback_module.format_exception(type(error), error, error.__traceback__, limit=-50)
+        trace = "".join(part if len(part) <= 2000 else f"{part[:2000]}{CUT}\n" for part in parts)
     except BaseException as second:
         trace = f"(its traceback cannot be had: formatting it raised {type(second).__name__})"
     return clipped(type(error).__qualname__, message, trace)

@@ -98,14 +98,12 @@ def redacted(url: str) -> str:
     """The URL with its password, and every query value, replaced by `***`: safe to log and to raise."""
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return url
+        scheme, rest = "", url
+    # Up to the last @: a password that was not percent-encoded may hold any of the characters that end a
+    # user, a host or a path.
+    credentials, at, rest = rest.rpartition("@")
+    user = credentials.replace("/", ":").replace("?", ":").partition(":")[0]
     rest, _, query = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    credentials, at, host = authority.rpartition("@")
-    if at:
-        user, colon, _ = credentials.partition(":")
-        authority = f"{user}{':***' if colon else ''}@{host}"
     names = [pair.partition("=")[0] for pair in query.split("&") if pair]
-    return f"{scheme}://{authority}{slash}{path}" + (
-        "?" + "&".join(f"{n}=***" for n in names) if names else ""
-    )
+    shown = f"{user}{'' if user == credentials else ':***'}{at}{rest}"
+    return f"{scheme}{separator}{shown}" + ("?" + "&".join(f"{n}=***" for n in names) if names else "")

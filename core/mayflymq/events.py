@@ -1,8 +1,8 @@
 """What happened to jobs, told to whoever listens in this process (promise G5).
 
-The facade in `queue.py` emits the events, so they are the same whatever the backend. An event says that the store
-has made the change; it may come twice (when an answer was lost and the call was sent again) and, when the process
-dies in between, not at all.
+The facade in `queue.py` emits the events, so they are the same whatever the backend. An event says that the
+store has made the change; it may come twice (when an answer was lost and the call was sent again) and, when
+the process dies in between, not at all.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NAMES = (ENQUEUED, STARTED, COMPLETED, RETRYING, DEFERRED, FAILED, EXPIRED, CANC
 class Event:
     """One change of one job.
 
-    `task` and `state` are None where the call that made the change does not tell them. `error` is why it failed or
-    is retried. `exhausted` is True on a job:failed that came from the handler itself: no retry is left, or none is
-    wanted; False where its workers or its parents are to blame. `detail` is for people.
+    `task` and `state` are None where the call that made the change does not tell them. `error` is why it
+    failed or is retried. `exhausted` is True on a job:failed that came from the handler itself: no retry is
+    left, or none is wanted; False where its workers or its parents are to blame. `detail` is for people.
     """
 
     name: str
@@ -54,9 +54,11 @@ _listeners: list[tuple[Listener, frozenset[str]]] = []
 
 
 def listen(listener: Listener, *names: str) -> Callable[[], None]:
-    """Calls `listener` with every event of these names (all, when none is given), in the thread that made the change.
+    """Calls `listener` with every event of these names (all, when none is given), in the thread that made the
+    change.
 
-    Returns a function that takes the listener away again. Raises ConfigurationError for a name that no event has.
+    Returns a function that takes the listener away again. Raises ConfigurationError for a name that no event
+    has.
     """
     for name in names:
         if name not in NAMES:

@@ -98,7 +98,8 @@ def backoff_delay_ms(backoff: Backoff, failures: int, chance: float) -> int:
         delay = float(backoff.delays_ms[max(failures, 1) - 1])
     else:
         try:
-            delay = backoff.delays_ms[-1] * backoff.factor**beyond
+            # As a float also where the factor is an int: its power would be an int of a billion digits.
+            delay = backoff.delays_ms[-1] * float(backoff.factor) ** beyond
         except OverflowError:
             delay = float(backoff.cap_ms) if backoff.delays_ms[-1] else 0.0
     return int(min(delay, backoff.cap_ms) * (1 - backoff.jitter * chance))

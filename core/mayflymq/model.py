@@ -28,6 +28,12 @@ those."""
 MAX_CHILDREN_A_STEP = 1000
 """How many children one ending settles in its own step; the rest wait for the next sweep (promise G3)."""
 
+MAX_BACKOFF_STEPS = 100
+"""How many delays a backoff may list: each of its jobs stores them."""
+
+Seconds = float | timedelta
+"""A duration as people give it: in seconds, or as a timedelta."""
+
 Clock = Callable[[], int]
 """Milliseconds since the epoch. Only tests hand one to a backend."""
 
@@ -55,6 +61,14 @@ DEAD_LETTER = frozenset({State.FAILED, State.EXPIRED})
 """The states that make up the dead-letter queue."""
 
 
+def shown(value: object) -> str:
+    """`value` for an error message: ASCII, at most 80 characters, whatever it is."""
+    try:
+        return ascii(value)[:80]
+    except Exception:  # an int of more digits than Python turns into text, a repr() that raises
+        return f"a {type(value).__name__} that cannot be shown"
+
+
 def check_text(what: str, value: object, max_length: int = 255) -> str:
     """Returns `value` when it is text that every store can hold as a key; raises InvalidJob naming `what`."""
     if not isinstance(value, str):
@@ -64,9 +78,7 @@ def check_text(what: str, value: object, max_length: int = 255) -> str:
     for character in value:
         code = ord(character)
         if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code <= 0xDFFF:
-            raise InvalidJob(
-                f"{what} must not hold control characters or lone surrogates: {ascii(value)[:80]}"
-            )
+            raise InvalidJob(f"{what} must not hold control characters or lone surrogates: {shown(value)}")
     return value
 
 
@@ -78,7 +90,7 @@ def check_queue(name: object) -> str:
     plain = name.isascii() and all(c.isalnum() or c in "_.-" for c in name)
     if not plain or not 1 <= len(name) <= 128 or not name[0].isalnum() or name.endswith(".dlq"):
         raise InvalidJob(
-            f"{ascii(name)[:80]} cannot name a queue: use 1 to 128 letters, digits and '_.-', starting with "
+            f"{shown(name)} cannot name a queue: use 1 to 128 letters, digits and '_.-', starting with "
             "a letter or digit and not ending in '.dlq'"
         )
     return name
@@ -88,7 +100,7 @@ def check_int(what: str, value: object, low: int, high: int) -> int:
     """Returns `value` when it is an int (a bool is not one) from `low` to `high`; raises InvalidJob naming
     `what`."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidJob(f"{what} must be an int, not {type(value).__name__}: {ascii(value)[:80]}")
+        raise InvalidJob(f"{what} must be an int, not {type(value).__name__}: {shown(value)}")
     if not low <= value <= high:
         raise InvalidJob(
             f"{what} must be from {low} to {high}, not {value if abs(value) < 10**30 else 'that large'}"
@@ -99,14 +111,14 @@ def check_int(what: str, value: object, low: int, high: int) -> int:
 def duration_ms(what: str, value: object) -> int:
     """Returns seconds (int, float) or a timedelta as whole milliseconds, clamped to MAX_TIME either way.
 
-    A positive duration is at least 1 ms. Raises InvalidJob naming `what` for anything else, also NaN and infinity.
+    A positive duration is at least 1 ms. Raises InvalidJob naming `what` for anything else, also NaN and
+    infinity.
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidJob(
-            f"{what} must be seconds (int, float) or a timedelta, not {type(value).__name__}: {ascii(value)[:80]}"
-        )
+        kind = type(value).__name__
+        raise InvalidJob(f"{what} must be seconds (int, float) or a timedelta, not {kind}: {shown(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidJob(f"{what} must be finite, not {value}")
     if abs(value) >= MAX_TIME / 1000:
@@ -129,44 +141,49 @@ class Backoff:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.delays_ms:
-            raise ConfigurationError("a backoff needs at least one delay")
+        if not isinstance(self.delays_ms, tuple) or not 1 <= len(self.delays_ms) <= MAX_BACKOFF_STEPS:
+            raise ConfigurationError(f"a backoff needs a tuple of 1 to {MAX_BACKOFF_STEPS} delays")
         for name, value in (*(("delay", d) for d in self.delays_ms), ("cap", self.cap_ms)):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TIME:
-                raise ConfigurationError(f"a backoff's {name} must be from 0 to {MAX_TIME} ms, not {value!r}")
+                raise ConfigurationError(
+                    f"a backoff's {name} must be from 0 to {MAX_TIME} ms, not {shown(value)}"
+                )
         for name, number, low, high in (("factor", self.factor, 1, 1000), ("jitter", self.jitter, 0, 1)):
             if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
-                raise ConfigurationError(f"a backoff's {name} must be from {low} to {high}, not {number!r}")
+                raise ConfigurationError(
+                    f"a backoff's {name} must be from {low} to {high}, not {shown(number)}"
+                )
 
     @classmethod
-    def fixed(cls, delay: float, *, jitter: float = 0.0) -> Backoff:
+    def fixed(cls, delay: Seconds, *, jitter: float = 0.0) -> Backoff:
         """The same `delay` in seconds before every retry."""
-        return cls((_backoff_ms(delay),), jitter=jitter)
+        return cls((_backoff_ms("delay", delay),), jitter=jitter)
 
     @classmethod
     def exponential(
-        cls, base: float = 1.0, *, cap: float = 3600.0, factor: float = 2.0, jitter: float = 0.1
+        cls, base: Seconds = 1.0, *, cap: Seconds = 3600.0, factor: float = 2.0, jitter: float = 0.1
     ) -> Backoff:
         """`base` seconds before the first retry, `factor` times as long before each next one, at most `cap`
         seconds."""
-        return cls((_backoff_ms(base),), factor=factor, cap_ms=_backoff_ms(cap), jitter=jitter)
+        return cls((_backoff_ms("base", base),), factor=factor, cap_ms=_backoff_ms("cap", cap), jitter=jitter)
 
     @classmethod
-    def steps(cls, *delays: float, jitter: float = 0.0) -> Backoff:
+    def steps(cls, *delays: Seconds, jitter: float = 0.0) -> Backoff:
         """The given delays in seconds one after the other; the last one repeats."""
-        return cls(tuple(_backoff_ms(delay) for delay in delays), jitter=jitter)
+        return cls(tuple(_backoff_ms("delay", delay) for delay in delays), jitter=jitter)
 
 
-def _backoff_ms(seconds: object) -> int:
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, int | float)
-        or not 0 <= seconds <= MAX_TIME / 1000
-    ):
-        raise ConfigurationError(
-            f"a backoff's delay must be a finite number of seconds, 0 or more, not {seconds!r}"
-        )
-    return round(seconds * 1000)
+def _backoff_ms(what: str, seconds: object) -> int:
+    try:
+        ms = duration_ms(f"a backoff's {what}", seconds)
+    except InvalidJob as error:
+        raise ConfigurationError(str(error)) from error
+    if ms < 0:
+        raise ConfigurationError(f"a backoff's {what} must not be negative: {shown(seconds)}")
+    return ms
+
+
+DEFAULT_BACKOFF = Backoff((1000,), factor=2.0, cap_ms=3_600_000, jitter=0.1)
 
 
 class ParentPolicy(StrEnum):
@@ -197,6 +214,8 @@ class Dedup:
 
     def __post_init__(self) -> None:
         check_text("a deduplication key", self.key)
+        if not isinstance(self.mode, DedupMode):
+            raise InvalidJob(f"a deduplication mode must be a DedupMode, not {shown(self.mode)}")
         check_int("window_ms", self.window_ms, 0, MAX_TIME)
         if (self.mode is DedupMode.THROTTLE) != (self.window_ms > 0):
             raise InvalidJob("window_ms is what throttle needs and no other mode takes")
@@ -229,7 +248,7 @@ class NewJob:
     ttl_ms: int | None = None
     timeout_ms: int | None = None
     max_retries: int = 3
-    backoff: Backoff = Backoff((1000,), factor=2.0, cap_ms=3_600_000, jitter=0.1)
+    backoff: Backoff = DEFAULT_BACKOFF
     depends_on: tuple[str, ...] = ()
     on_parent_failure: ParentPolicy = ParentPolicy.FAIL
     dedup: Dedup | None = None
@@ -248,6 +267,16 @@ class NewJob:
         ):
             if value is not None:
                 check_int(name, value, low, MAX_TIME)
+        for what, given, kind in (
+            ("payload", self.payload, bytes),
+            ("backoff", self.backoff, Backoff),
+            ("depends_on", self.depends_on, tuple),
+            ("on_parent_failure", self.on_parent_failure, ParentPolicy),
+        ):
+            if not isinstance(given, kind):
+                raise InvalidJob(f"{what} must be a {kind.__name__}, not {type(given).__name__}")
+        if self.dedup is not None and not isinstance(self.dedup, Dedup):
+            raise InvalidJob(f"dedup must be a Dedup, not {type(self.dedup).__name__}")
         if self.run_at is not None and self.delay_ms:
             raise InvalidJob("give a delay or a time to run at, not both")
         if len(self.depends_on) > MAX_BATCH:

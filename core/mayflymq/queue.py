@@ -1,7 +1,7 @@
 """The facade for producers, operators, the worker and maintenance.
 
-Thin over the backend: it turns what people write into checked values, and it is the one place that emits events and
-logs lost claims, so that all backends report alike.
+Thin over the backend: it turns what people write into checked values, and it is the one place that emits
+events and logs lost claims, so that all backends report alike.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 
-from . import codec, events, model
+from . import codec, events, lifecycle, model
 from .backends.base import Backend, open_backend
 from .errors import ConfigurationError, InvalidJob
 from .events import Event, emit
@@ -43,14 +42,16 @@ from .model import (
     Recovery,
     Removed,
     Retried,
+    Seconds,
     Settle,
     Settlement,
     SettleResult,
     State,
     check_queue,
     duration_ms,
+    shown,
 )
-from .tasks import JobOptions, Seconds, Task, registry
+from .tasks import JobOptions, JobSpec, Task, produce_through, registry
 
 log = logging.getLogger("mayflymq")
 
@@ -71,12 +72,14 @@ def connect(backend: str | Backend) -> Backend:
 
 
 def default_backend() -> Backend:
-    """The backend that `connect` set; without that, the one of MAYFLYMQ_BACKEND_URL, else of `sqlite:///mayflymq.db`.
+    """The backend that `connect` set; without that, the one of MAYFLYMQ_BACKEND_URL, else of
+    `sqlite:///mayflymq.db`.
 
-    Raises ConfigurationError when nothing is set inside AWS Lambda, where a local file is lost with the sandbox.
+    Raises ConfigurationError when nothing is set inside AWS Lambda, where a local file is lost with the
+    sandbox.
     """
-    # No lock: two threads that both come first may open two, which is harmless as nothing is connected yet, and
-    # a lock could be left held in a forked child.
+    # No lock: two threads that both come first may open two, which is harmless as nothing is connected yet,
+    # and a lock could be left held in a forked child.
     if _default is not None:
         return _default
     url = os.environ.get("MAYFLYMQ_BACKEND_URL")
@@ -99,16 +102,6 @@ def new_id() -> str:
     number = ms << 80 | 0x7 << 76 | (rest_ns * 4096 // 1_000_000) << 64 | 0b10 << 62 | chance
     text = f"{number:032x}"
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """One job of `Queue.enqueue_many`."""
-
-    task: str | Task[..., Any]
-    args: Sequence[object] = ()
-    kwargs: Mapping[str, object] | None = None
-    options: JobOptions = field(default_factory=lambda: JobOptions())
 
 
 class Queue:
@@ -157,7 +150,10 @@ class Queue:
 
         Raises InvalidJob, PayloadTooLarge.
         """
-        known = task if isinstance(task, Task) else registry.get(task) if task in registry else None
+        if isinstance(task, str) and task in registry:
+            known: Task[..., Any] | None = registry.get(task)
+        else:
+            known = task if isinstance(task, Task) else None
         kwargs = {} if kwargs is None else kwargs
         for what, value, kind in (
             ("args", args, Sequence),
@@ -194,32 +190,38 @@ class Queue:
         kwargs: Mapping[str, object] | None = None,
         **options: Unpack[JobOptions],
     ) -> Enqueued:
-        """Enqueues one call of a task, or of a task's name; a name that this process does not know is allowed.
+        """Enqueues one call of a task, or of a task's name; a name that this process does not know is
+        allowed.
 
-        The job is durable when this returns, as far as the backend is (D1). Options, each in place of the task's own:
+        The job is durable when this returns, as far as the backend is (D1). Options, each in place of the
+        task's own:
 
-        - `job_id`: unique in the queue; enqueueing it again changes nothing and answers DUPLICATE_ID (D6, G1).
+        - `job_id`: unique in the queue; enqueueing it again changes nothing and answers DUPLICATE_ID (D6,
+          G1).
         - `priority`: lower first, -2**31 to 2**31-1.
-        - `delay` (seconds or timedelta) or `run_at` (aware datetime): when it becomes due; a past time means now.
+        - `delay` (seconds or timedelta) or `run_at` (aware datetime): when it becomes due; a past time means
+          now.
         - `ttl`: how long after its creation it may still start (E1); `timeout`: how long one run may take.
         - `max_retries`, `backoff`: how often, and after how long, it is run again when its handler fails.
         - `meta`: a small map of text to text for the caller's own use (trace context, tenant).
-        - `depends_on`: ids of jobs in this queue that must end first; `on_parent_failure`: "fail" or "run" (G3).
+        - `depends_on`: ids of jobs in this queue that must end first; `on_parent_failure`: "fail" or "run"
+          (G3).
         - `dedup`: a `Dedup` key (G2).
 
-        Raises InvalidJob for a value that cannot be meant and for parents that the store refuses, PayloadTooLarge,
-        BackendError.
+        Raises InvalidJob for a value that cannot be meant and for parents that the store refuses,
+        PayloadTooLarge, BackendError.
         """
         answer = self.enqueue_jobs([self.job(task, args, kwargs, **options)])[0]
         if answer.status is EnqueueStatus.REFUSED:
             raise InvalidJob(answer.reason or "the store refused the job")
         return answer
 
-    def enqueue_many(self, specs: Sequence[JobSpec]) -> list[Enqueued]:
-        """Enqueues many jobs, each accepted or refused by itself (G4): the answers have the order of the specs.
+    def enqueue_many(self, specs: Iterable[JobSpec]) -> list[Enqueued]:
+        """Enqueues many jobs, each accepted or refused by itself (G4): the answers have the order of the
+        specs.
 
-        Sent in parts of at most 1,000. Raises BackendError when the store fails; the parts sent before it stay, so
-        give each job a job_id where the call may be repeated (D6).
+        Sent in parts of at most 1,000. Raises BackendError when the store fails; the parts sent before it
+        stay, so give each job a job_id where the call may be repeated (D6).
         """
         answers: list[Enqueued | None] = []
         jobs: list[NewJob] = []
@@ -272,7 +274,8 @@ class Queue:
         return self.backend.queues([self.name], exact=exact)[0]
 
     def cancel(self, job_id: str) -> Cancelled:
-        """Cancels a job: at once while it is queued, by a marker that its worker sees while it is active (X1, X2)."""
+        """Cancels a job: at once while it is queued, by a marker that its worker sees while it is active (X1,
+        X2)."""
         answer = self.backend.cancel(self.name, [job_id])[0]
         if answer.status is CancelStatus.CANCELLED:
             self._emit(events.CANCELLED, job_id, state=State.CANCELLED)
@@ -304,7 +307,8 @@ class Queue:
         return answer
 
     def clean(self, states: Collection[State], older_than: Seconds, limit: int = MAX_BATCH) -> list[str]:
-        """Removes at most `limit` jobs that ended in these states at least `older_than` ago, and returns their ids (A6)."""
+        """Removes at most `limit` jobs that ended in these states at least `older_than` ago, and returns
+        their ids (A6)."""
         return self.backend.clean(self.name, states, max(0, duration_ms("older_than", older_than)), limit)
 
     def drop(self, *, force: bool = False) -> Dropped:
@@ -340,8 +344,8 @@ class Queue:
         *,
         tasks: Mapping[str, str] | None = None,
     ) -> SettleResult:
-        """As `Backend.settle`; emits what happened and logs the claims that are lost. `tasks` gives the events their
-        task, by job id."""
+        """As `Backend.settle`; emits what happened and logs the claims that are lost. `tasks` gives the
+        events their task, by job id."""
         result = self.backend.settle(settles, claim_next)
         for settle, settled in zip(settles, result.settled, strict=True):
             job_id = settle.claim.job_id
@@ -393,7 +397,8 @@ class Queue:
                 case Recovery.FAILED:
                     log.error("a job stalled too often and failed", extra=about)
                     self._emit(events.STALLED, found.job_id, state=State.FAILED, detail=detail)
-                    self._emit(events.FAILED, found.job_id, state=State.FAILED, detail=found.detail or detail)
+                    error = lifecycle.stalled_out(found.stalls)
+                    self._emit(events.FAILED, found.job_id, state=State.FAILED, error=error)
                 case Recovery.CANCELLED:
                     self._emit(events.CANCELLED, found.job_id, state=State.CANCELLED)
                 case Recovery.CASCADED:
@@ -436,18 +441,18 @@ def _limit_ms(what: str, value: Seconds | None) -> int | None:
         return None
     ms = duration_ms(what, value)
     if ms <= 0:
-        raise InvalidJob(f"{what} must be above 0, not {value!r}")
+        raise InvalidJob(f"{what} must be above 0, not {shown(value)}")
     return ms
 
 
 def _epoch_ms(what: str, value: object) -> int:
     if not isinstance(value, datetime):
         raise InvalidJob(
-            f"{what} must be a datetime with a time zone, not {type(value).__name__}: {ascii(value)[:80]}"
+            f"{what} must be a datetime with a time zone, not {type(value).__name__}: {shown(value)}"
         )
     if value.utcoffset() is None:
         raise InvalidJob(
-            f"{what} must have a time zone, and {value!r} has none: use datetime.now(UTC) or .astimezone()"
+            f"{what} must have a time zone, and {shown(value)} has none; see datetime.astimezone()"
         )
     return min(max(0, (value - _EPOCH) // timedelta(milliseconds=1)), MAX_TIME)
 
@@ -462,4 +467,7 @@ def _policy(value: ParentPolicy | str) -> ParentPolicy:
     try:
         return ParentPolicy(value)
     except ValueError:
-        raise InvalidJob(f"on_parent_failure must be 'fail' or 'run', not {ascii(value)[:80]}") from None
+        raise InvalidJob(f"on_parent_failure must be 'fail' or 'run', not {shown(value)}") from None
+
+
+produce_through(Queue)

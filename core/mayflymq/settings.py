@@ -1,4 +1,5 @@
-"""What the functions and the command line read from the environment, once. The only module that imports pydantic."""
+"""What the functions and the command line read from the environment, once. The only module that imports
+pydantic."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from .errors import ConfigurationError
 from .model import MAX_BATCH, check_queue
 
 PREFIX = "MAYFLYMQ_"
+DAY = 86_400.0
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
@@ -23,15 +25,17 @@ class Settings(BaseSettings):
     `queues` and `tasks` are comma-separated; a queue may carry a weight, as in "emails:3,default:1".
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="forbid", hide_input_in_errors=True
+    )
 
     backend_url: str = Field("sqlite:///mayflymq.db", min_length=1, repr=False)
     queues: str = "default"
     tasks: str = ""
-    stalled_threshold: float = Field(30.0, gt=0, allow_inf_nan=False)
+    stalled_threshold: float = Field(30.0, gt=0, le=DAY, allow_inf_nan=False)
     enable_stalled_check: bool = True
     max_stalls: int = Field(3, ge=0)
-    margin: float = Field(1.0, ge=0, allow_inf_nan=False)
+    margin: float = Field(1.0, ge=0, le=DAY, allow_inf_nan=False)
     concurrency: int = Field(1, ge=1)
     prefetch: Batch = 1
     limit: int | None = Field(None, ge=1)
@@ -81,14 +85,19 @@ def _weights(text: str) -> dict[str, int]:
 def load_settings(**explicit: Any) -> Settings:
     """The settings: what is given here (None counts as not given), else the environment, else the defaults.
 
-    Raises ConfigurationError that names each wrong variable, and shows no value: one may hold a password.
+    Raises ConfigurationError that names each wrong variable; it never shows the backend's URL, which may hold
+    a password.
     """
     try:
         return Settings(**{name: value for name, value in explicit.items() if value is not None})
     except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
         wrong = [
-            f"{PREFIX}{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg'].removeprefix('Value error, ')}"
-            for fault in error.errors(include_url=False, include_context=False, include_input=False)
+            f"{_variable(fault['loc'])}: {fault['msg'].removeprefix('Value error, ')}" for fault in faults
         ]
-        # Not chained: pydantic's own error shows the values.
+        # Not chained: pydantic's own error may show the values.
         raise ConfigurationError("; ".join(wrong)) from None
+
+
+def _variable(place: tuple[int | str, ...]) -> str:
+    return PREFIX + "_".join(map(str, place)).upper()

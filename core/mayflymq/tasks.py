@@ -1,4 +1,5 @@
-"""Tasks: the functions that handle jobs, the names under which workers find them, and the job that runs right now.
+"""Tasks: the functions that handle jobs, the names under which workers find them, and the job that runs right
+now.
 
 A task is found by its registered name only; nothing is ever imported because a payload names it.
 """
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from .errors import ConfigurationError, InvalidJob, MayflyError, UnknownTask
 from .model import (
@@ -21,21 +22,21 @@ from .model import (
     Dedup,
     Enqueued,
     ParentPolicy,
+    Seconds,
     check_int,
     check_queue,
     check_text,
     duration_ms,
+    shown,
 )
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Seconds = float | timedelta
-"""A duration in seconds, or as a timedelta."""
-
 
 class JobOptions(TypedDict, total=False):
-    """What one job may set for itself; what it leaves out comes from its task. `Queue.enqueue` says what each means."""
+    """What one job may set for itself; what it leaves out comes from its task. `Queue.enqueue` says what each
+    means."""
 
     job_id: str | None
     priority: int | None
@@ -81,22 +82,27 @@ class Task(Generic[P, R]):
                 if value is not None:
                     check_int(f"{what} in milliseconds", value, 1, MAX_TIME)
         except InvalidJob as error:
-            raise ConfigurationError(f"task {self.name!r}: {error}") from error
+            raise ConfigurationError(f"task {shown(self.name)}: {error}") from error
         if not isinstance(self.backoff, Backoff):
-            raise ConfigurationError(f"task {self.name!r}: backoff must be a Backoff, not {self.backoff!r}")
+            raise ConfigurationError(
+                f"task {shown(self.name)}: backoff must be a Backoff, not {shown(self.backoff)}"
+            )
         if not isinstance(self.http, bool):
-            raise ConfigurationError(f"task {self.name!r}: http must be True or False, not {self.http!r}")
+            raise ConfigurationError(
+                f"task {shown(self.name)}: http must be True or False, not {shown(self.http)}"
+            )
         if inspect.isgeneratorfunction(self.fn) or inspect.isasyncgenfunction(self.fn):
             raise ConfigurationError(
-                f"task {self.name!r} is a generator function: calling it would run nothing"
+                f"task {shown(self.name)} is a generator function: calling it would run nothing"
             )
         try:
             signature = inspect.signature(self.fn)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"task {self.name!r}: {self.fn!r} has no signature to bind to"
+                f"task {shown(self.name)}: {self.fn!r} has no signature to bind to"
             ) from error
-        # Written past the frozen __setattr__: derived once here, or what makes help() and inspect see the function.
+        # Written past the frozen __setattr__: derived once here, or what makes help() and inspect see the
+        # function.
         self.__dict__.update(
             is_async=inspect.iscoroutinefunction(self.fn),
             signature=signature,
@@ -111,19 +117,21 @@ class Task(Generic[P, R]):
         return self.fn(*args, **kwargs)
 
     def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Raises InvalidJob when the function cannot be called with these arguments, saying which one is wrong."""
+        """Raises InvalidJob when the function cannot be called with these arguments, saying which one is
+        wrong."""
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
             takes = ", ".join(map(str, self.signature.parameters)) or "no arguments"
-            raise InvalidJob(f"task {self.name!r}: {error}; it takes {takes}") from error
+            raise InvalidJob(f"task {shown(self.name)}: {error}; it takes {takes}") from error
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Enqueues one call of this task to its own queue on the default backend; see `Queue.enqueue`."""
         return Bound(self, None, {}).enqueue(*args, **kwargs)
 
     def enqueue_many(self, calls: Iterable[Sequence[object] | Mapping[str, object]]) -> list[Enqueued]:
-        """Enqueues many calls, each a tuple of positional or a dict of keyword arguments; see `Queue.enqueue_many`."""
+        """Enqueues many calls, each a tuple of positional or a dict of keyword arguments; see
+        `Queue.enqueue_many`."""
         return Bound(self, None, {}).enqueue_many(calls)
 
     def options(self, *, queue: str | None = None, **options: Unpack[JobOptions]) -> Bound[P, R]:
@@ -141,14 +149,11 @@ class Bound(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """As `Task.enqueue`, with these options."""
-        from .queue import Queue
-
-        return Queue(self.queue or self.task.queue).enqueue(self.task, args, kwargs, **self.job_options)
+        return self._producer().enqueue(self.task, args, kwargs, **self.job_options)
 
     def enqueue_many(self, calls: Iterable[Sequence[object] | Mapping[str, object]]) -> list[Enqueued]:
-        """As `Task.enqueue_many`, with these options for every job. Raises InvalidJob when they name a job_id."""
-        from .queue import JobSpec, Queue
-
+        """As `Task.enqueue_many`, with these options for every job. Raises InvalidJob when they name a
+        job_id."""
         if self.job_options.get("job_id") is not None:
             raise InvalidJob("a job_id names one job: enqueue_many cannot give it to many")
         specs = []
@@ -158,10 +163,47 @@ class Bound(Generic[P, R]):
             elif isinstance(call, tuple | list):
                 specs.append(JobSpec(self.task, tuple(call), None, self.job_options))
             else:
+                kind = type(call).__name__
                 raise InvalidJob(
-                    f"each call is a tuple of positional or a dict of keyword arguments, not {type(call).__name__}"
+                    f"each call is a tuple of arguments or a dict of keyword arguments, not {kind}"
                 )
-        return Queue(self.queue or self.task.queue).enqueue_many(specs)
+        return self._producer().enqueue_many(specs)
+
+    def _producer(self) -> Producer:
+        return _open_queue(self.task.queue if self.queue is None else self.queue)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One job of `Queue.enqueue_many`."""
+
+    task: str | Task[..., Any]
+    args: Sequence[object] = ()
+    kwargs: Mapping[str, object] | None = None
+    options: JobOptions = field(default_factory=lambda: JobOptions())
+
+
+class Producer(Protocol):
+    """What a task needs of a queue to enqueue itself; `queue.Queue` is it."""
+
+    def enqueue(
+        self,
+        task: str | Task[..., Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object] | None,
+        **options: Unpack[JobOptions],
+    ) -> Enqueued: ...
+
+    def enqueue_many(self, specs: Iterable[JobSpec]) -> list[Enqueued]: ...
+
+
+_open_queue: Callable[[str], Producer]
+
+
+def produce_through(open_queue: Callable[[str], Producer]) -> None:
+    """Says how a task gets its queue by name: the queue module stands above this one and calls this once."""
+    global _open_queue
+    _open_queue = open_queue
 
 
 class Registry:
@@ -187,18 +229,20 @@ class Registry:
         except KeyError:
             known = ", ".join(sorted(self._tasks)[:20]) or "none"
             raise UnknownTask(
-                f"no task {ascii(name)[:80]} is registered here (registered: {known}); "
+                f"no task {shown(name)} is registered here (registered: {known}); "
                 "name the module that defines it in MAYFLYMQ_TASKS"
             ) from None
 
     def load(self, modules: Iterable[str]) -> None:
-        """Imports the modules that define tasks. Raises ConfigurationError naming one that cannot be imported."""
+        """Imports the modules that define tasks. Raises ConfigurationError naming one that cannot be
+        imported."""
         for module in modules:
             try:
                 importlib.import_module(module)
             except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
                 raise ConfigurationError(
-                    f"the module {module!r} (MAYFLYMQ_TASKS) cannot be imported: {type(error).__name__}: {error}"
+                    f"the module {module!r} (MAYFLYMQ_TASKS) cannot be imported: {reason}"
                 ) from error
 
     def __contains__(self, name: object) -> bool:
@@ -259,16 +303,17 @@ def task(
 ) -> Any:
     """Makes a function a task: `@task` or `@task(queue="emails", max_retries=5)`.
 
-    The settings are the defaults of its jobs. `name` is what jobs are stored under (the function's own name when
-    left out); `backoff` is `Backoff.exponential()` when left out; `timeout` bounds one run and `ttl` the time from
-    creation to start (E1), both above 0, in seconds or as a timedelta; a lower `priority` goes first.
+    The settings are the defaults of its jobs. `name` is what jobs are stored under (the function's own name
+    when left out); `backoff` is `Backoff.exponential()` when left out; `timeout` bounds one run and `ttl` the
+    time from creation to start (E1), both above 0, in seconds or as a timedelta; a lower `priority` goes
+    first.
 
     Raises ConfigurationError for a setting that cannot work, and when another function has the name already.
     """
 
     def register(fn: Callable[P, R]) -> Task[P, R]:
         if not callable(fn):
-            raise ConfigurationError(f"@task is for functions, not {fn!r}; its settings go by name")
+            raise ConfigurationError(f"@task is for functions, not {shown(fn)}; its settings go by name")
         called = getattr(fn, "__name__", None) if name is None else name
         made = Task(
             name=called,  # type: ignore[arg-type]  # checked by Task
@@ -293,15 +338,16 @@ def _setting_ms(task: object, what: str, value: Seconds | None) -> int | None:
     try:
         return duration_ms(what, value)
     except InvalidJob as error:
-        raise ConfigurationError(f"task {task!r}: {error}") from error
+        raise ConfigurationError(f"task {shown(task)}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentJob:
     """The job that the code around it handles; had from `current_job()`.
 
-    `delivery` counts from 1 how often the job was given to a worker (D3), `failures` how often its handler failed
-    before. `deadline` is when the handler will be stopped, by this process's clock, None where nothing stops it.
+    `delivery` counts from 1 how often the job was given to a worker (D3), `failures` how often its handler
+    failed before. `deadline` is when the handler will be stopped, by this process's clock, None where nothing
+    stops it.
     """
 
     id: str
@@ -316,7 +362,8 @@ class CurrentJob:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job was cancelled, or its claim lost: what the handler still does will not be recorded (X2)."""
+        """Whether the job was cancelled, or its claim lost: what the handler still does will not be recorded
+        (X2)."""
         return self.is_cancelled()
 
     def remaining_ms(self) -> int | None:
@@ -328,7 +375,7 @@ class CurrentJob:
     def progress(self, fraction: float) -> None:
         """Says how far the job is, from 0 to 1; stored with the next heartbeat."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-            raise InvalidJob(f"progress must be a number from 0 to 1, not {fraction!r}")
+            raise InvalidJob(f"progress must be a number from 0 to 1, not {shown(fraction)}")
         self.report_progress(float(fraction))
 
 
@@ -336,7 +383,8 @@ _current: ContextVar[CurrentJob] = ContextVar("mayflymq_current_job")
 
 
 def current_job() -> CurrentJob:
-    """The job being handled. Raises MayflyError outside a handler, also in a thread that the handler started itself."""
+    """The job being handled. Raises MayflyError outside a handler, also in a thread that the handler started
+    itself."""
     try:
         return _current.get()
     except LookupError:
