@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends": BACKEND | {"backends.memory", "backends.sqlite"},
     "queue": FACADE - {"queue"},
     "maintenance": FACADE,
-    "worker": FACADE,
+    "timelimit": {"errors"},
+    "worker": FACADE | {"timelimit"},
     # Read at the edge only: what stands above this line takes plain arguments.
     "settings": PURE,
     "mayflymq": FACADE | {"maintenance", "worker"},

@@ -1,0 +1,174 @@
+"""Runs one handler and ends it at its time limit (promise F2).
+
+In the main thread a signal raises TaskTimeout inside the handler. An async handler's asyncio task is
+cancelled, in any thread. Nothing can interrupt a plain function in another thread: there the worker stops
+waiting for it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from .errors import TaskTimeout
+
+AGAIN_S = 0.05
+"""How soon TaskTimeout is raised again in a handler that swallowed it."""
+
+
+@dataclass(slots=True)
+class End:
+    """How a handler ended: `raised`, or else it returned `value`. `abandoned` counts the threads that it left
+    running at its limit."""
+
+    value: object = None
+    raised: BaseException | None = None
+    abandoned: int = 0
+
+
+def can_interrupt() -> bool:
+    """Whether this system has the timer whose signal interrupts the main thread (Windows has none)."""
+    return hasattr(signal, "setitimer")
+
+
+def timeout(seconds: float | None) -> TaskTimeout:
+    """The error of a handler that was still running at its limit."""
+    return TaskTimeout(f"the handler was still running at its time limit of {seconds or 0:.3f} s")
+
+
+def run(
+    call: Callable[[], Any], *, is_async: bool, seconds: float | None, grace_s: float, alarm: bool
+) -> End:
+    """Calls a handler, for at most `seconds` (None: no limit), and never raises.
+
+    `alarm`: this is the main thread, so the limit may use SIGALRM and its timer; both are put back as they
+    were. A handler that cleans up after TaskTimeout has `grace_s` for that before it is raised again.
+    """
+    if is_async:
+        return _run_async(call, seconds, grace_s, alarm)
+    try:
+        return End(_interrupted(call, seconds, grace_s) if alarm and seconds is not None else call())
+    except BaseException as error:
+        return End(raised=error)
+
+
+def _interrupted(call: Callable[[], Any], seconds: float, grace_s: float) -> Any:
+    """Returns `call()`. At the limit TaskTimeout is raised in whatever the call is doing, and again while it
+    goes on.
+
+    An alarm that comes when the call has returned finds this very frame on top and does nothing: it can
+    neither escape nor lose the result.
+    """
+    own: FrameType | None = sys._getframe()
+    raised: TaskTimeout | None = None
+    started = time.monotonic()
+
+    def ring(_signal: int, frame: FrameType | None) -> None:
+        nonlocal raised
+        if own is None or frame is None or frame.f_globals.get("__name__") == __name__:
+            return
+        in_grace = time.monotonic() < started + seconds + grace_s
+        if in_grace and (_is_critical(frame, own) or _is_handling(raised)):
+            return
+        raised = timeout(seconds)
+        raise raised
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    left, every = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), AGAIN_S)
+    try:
+        return call()
+    finally:
+        own = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if previous is None else previous)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - started), 0.001), every)
+
+
+def _is_critical(frame: FrameType, own: FrameType) -> bool:
+    """Whether an exception raised in `frame` would leave something half done that others use: a call to a
+    store (its connection is the worker's too), or the event loop's own code (which ends the handler
+    itself)."""
+    if str(frame.f_globals.get("__name__")).partition(".")[0] in ("asyncio", "selectors"):
+        return True
+    outer: FrameType | None = frame
+    while outer is not None and outer is not own:
+        if str(outer.f_globals.get("__name__")).startswith("mayflymq.backends."):
+            return True
+        outer = outer.f_back
+    return False
+
+
+def _is_handling(raised: TaskTimeout | None) -> bool:
+    """Whether the interrupted code is in an `except` or `finally` that `raised` led to."""
+    error = sys.exception()
+    for _ in range(100):
+        if raised is None or error is None or error is raised:
+            break
+        error = error.__context__
+    return raised is not None and error is raised
+
+
+def _run_async(call: Callable[[], Any], seconds: float | None, grace_s: float, alarm: bool) -> End:
+    """Runs a coroutine function on an event loop of its own. A loop that is blocked by plain code is
+    interrupted by the alarm, where there is one."""
+    import asyncio
+    from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+    class Threads(ThreadPoolExecutor):
+        """Where asyncio.to_thread goes. Closing the loop does not wait for a thread that may never end."""
+
+        def __init__(self) -> None:
+            super().__init__(thread_name_prefix="mayflymq-to-thread")
+            self.futures: list[Future[Any]] = []
+
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = super().submit(fn, *args, **kwargs)
+            self.futures = [other for other in self.futures if not other.done()] + [future]
+            return future
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+
+    async def main() -> Any:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop.set_default_executor(threads)
+        late = False
+        timer: asyncio.TimerHandle | None = None
+
+        def cancel() -> None:
+            nonlocal late, timer
+            late = True
+            if task is not None:
+                task.cancel()
+            timer = loop.call_later(max(grace_s, AGAIN_S), cancel)
+
+        if seconds is not None:
+            timer = loop.call_later(seconds, cancel)
+        try:
+            return await call()
+        except asyncio.CancelledError as error:
+            if late:
+                raise timeout(seconds) from error
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def run_loop() -> Any:
+        with asyncio.Runner() as runner:
+            return runner.run(main())
+
+    threads = Threads()
+    started = time.monotonic()
+    end = run(run_loop, is_async=False, seconds=seconds, grace_s=grace_s, alarm=alarm)
+    until = None if seconds is None else max(0, started + seconds - time.monotonic())
+    with suppress(KeyboardInterrupt):
+        end.abandoned = len(wait(threads.futures, until).not_done)
+    return end
