@@ -77,6 +77,12 @@ Queues = Annotated[
     typer.Option("--queue", "-q", metavar="NAME", help="Only this queue; repeat for more. (default: all)"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, and nothing else, on stdout.")]
+Tasks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tasks", "-t", metavar="MODULE", help="Defines tasks; repeat for more. (default: MAYFLYMQ_TASKS)"
+    ),
+]
 TimeLimit = Annotated[
     float | None,
     typer.Option("--time-limit", metavar="SECONDS", parser=_seconds, help="Stop in time for this."),
@@ -145,13 +151,15 @@ def enqueue(
     meta: Annotated[
         list[str] | None, typer.Option(metavar="NAME=TEXT", help="A note that travels with the job.")
     ] = None,
+    tasks: Tasks = None,
     as_json: AsJson = False,
 ) -> int:
     """Put one job into a queue.
 
-    An id that exists already changes nothing and is no error, so sending twice is safe.
+    An id that exists already changes nothing and is no error, so sending twice is safe. With --tasks, the
+    settings of a task defined there hold, and the arguments are checked against its signature.
     """
-    settings = _settings(context)
+    settings = _settings(context, tasks=_joined(tasks))
     _load_tasks(settings)
     positional = tuple(_from_json(text, f"argument {number}") for number, text in enumerate(args or (), 1))
     keywords = {name: _from_json(text, f"--kw {name}") for name, text in _pairs("--kw", kw).items()}
@@ -191,15 +199,7 @@ def run(
             help="Claim from this queue; repeat for more. (default: MAYFLYMQ_QUEUES, else default)",
         ),
     ] = None,
-    tasks: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tasks",
-            "-t",
-            metavar="MODULE",
-            help="A module that defines tasks; repeat for more. (default: MAYFLYMQ_TASKS)",
-        ),
-    ] = None,
+    tasks: Tasks = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many jobs.")] = None,
     time_limit: TimeLimit = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Jobs at a time, in threads.")] = None,
@@ -248,9 +248,9 @@ def run(
             limit=settings.limit,
             concurrency=settings.concurrency,
             prefetch=settings.prefetch,
-            stalled_threshold_ms=round(settings.stalled_threshold * 1000),
+            stalled_threshold_ms=_ms(settings.stalled_threshold),
             enable_stalled_check=settings.enable_stalled_check,
-            margin_ms=round(settings.margin * 1000),
+            margin_ms=_ms(settings.margin),
             max_result_bytes=settings.max_result_bytes,
         )
     _report(report.as_dict(), as_json)
@@ -285,6 +285,7 @@ def sweep(
             limit=settings.sweep_limit,
             max_stalls=settings.max_stalls,
             remaining_ms=_remaining_ms(time_limit),
+            margin_ms=_ms(settings.margin),
         )
     _report(report.as_dict(), as_json)
     return NOT_DONE if report.errors or report.unreadable else DONE
@@ -305,7 +306,11 @@ def promote(
     settings = _settings(context, promote_limit=limit)
     with _backend(settings) as backend, _progress("promoting", None, "job:promoted"):
         report = maintenance.promote(
-            backend, queue or None, limit=settings.promote_limit, remaining_ms=_remaining_ms(time_limit)
+            backend,
+            queue or None,
+            limit=settings.promote_limit,
+            remaining_ms=_remaining_ms(time_limit),
+            margin_ms=_ms(settings.margin),
         )
     _report(report.as_dict(), as_json)
     return NOT_DONE if report.errors else DONE
@@ -564,11 +569,15 @@ def _time(text: str) -> datetime:
         raise typer.BadParameter(f"--run-at takes an ISO 8601 time with a zone, not {text[:80]}") from None
 
 
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
 def _remaining_ms(time_limit: float | None) -> Callable[[], int] | None:
     if time_limit is None:
         return None
     end = time.monotonic() + time_limit
-    return lambda: max(0, round((end - time.monotonic()) * 1000))
+    return lambda: max(0, _ms(end - time.monotonic()))
 
 
 # Printing

@@ -1,0 +1,495 @@
+"""The `mayflymq` command: what it prints, where, and its exit codes.
+
+Most tests call `main`, which is what the installed command calls; the last ones run it as a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mayflymq import Backend, State, cli, open_backend
+from mayflymq.backends import base
+from mayflymq.errors import BackendError
+from mayflymq.model import Capabilities, ClaimRequest, Finding, Severity
+
+TASKS = "tests.unit.cli_tasks"
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """One store a test: the commands of a test find each other's jobs there, and nobody else's."""
+    return f"memory://{tmp_path}" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+def backend(url: str) -> Backend:
+    return open_backend(url)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command with exactly these arguments."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*args: str) -> Answer:
+        with pytest.raises(SystemExit) as exit:
+            cli.main(args)
+        code = exit.value.code
+        assert isinstance(code, int)
+        return Answer(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def mayflymq(call: Command, url: str) -> Command:
+    """The command on the test's store."""
+    return lambda *args: call("--backend", url, *args)
+
+
+def is_one_line(answer: Answer) -> bool:
+    return answer.out == "" and answer.err.startswith("mayflymq: ") and answer.err.count("\n") == 1
+
+
+# From enqueue to result
+
+
+@pytest.mark.promise("S1", "A5", backends=("memory", "sqlite"))
+def test_the_same_commands_take_a_job_from_enqueue_to_its_result_on_each_backend(mayflymq: Command) -> None:
+    made = mayflymq(
+        "enqueue", "sums", "cli.add", "2", "--kw", "b=3", "--id", "one", "--meta", "a=b", "--json"
+    )
+    assert (made.code, made.json) == (
+        0,
+        {"queue": "sums", "id": "one", "status": "created", "state": "waiting"},
+    )
+    ran = mayflymq("run", "--queue", "sums", "--tasks", TASKS, "--json")
+    assert (ran.code, ran.json["claimed"], ran.json["completed"]) == (0, 1, 1)
+    shown = mayflymq("jobs", "show", "sums", "one", "--json")
+    assert shown.code == 0
+    assert {
+        name: shown.json[name] for name in ("state", "args", "kwargs", "meta", "result", "deliveries")
+    } == {
+        "state": "completed",
+        "args": [2],
+        "kwargs": {"b": 3},
+        "meta": {"a": "b"},
+        "result": 5,
+        "deliveries": 1,
+    }
+
+
+def test_what_a_handler_prints_stays_off_the_stdout_that_a_program_reads(mayflymq: Command) -> None:
+    mayflymq("enqueue", "sums", "cli.add", "2")
+    ran = mayflymq("run", "--queue", "sums", "--tasks", TASKS, "--json")
+    assert ran.json["completed"] == 1
+    assert "a handler prints" in ran.err
+
+
+def test_an_id_that_exists_changes_nothing_and_is_no_error(mayflymq: Command, backend: Backend) -> None:
+    mayflymq("enqueue", "sums", "cli.add", "1", "--id", "one")
+    before = backend.get("sums", ["one"])
+    again = mayflymq("enqueue", "sums", "cli.add", "2", "--id", "one")
+    assert (again.code, backend.get("sums", ["one"])) == (0, before)
+    assert "nothing changed" in again.out
+    assert (
+        mayflymq("enqueue", "sums", "cli.add", "2", "--id", "one", "--json").json["status"] == "duplicate_id"
+    )
+
+
+def test_enqueue_hands_on_every_option(mayflymq: Command, backend: Backend) -> None:
+    mayflymq("enqueue", "q", "t", "--id", "a", "--priority", "-3", "--ttl", "60", "--delay", "3600")
+    mayflymq("enqueue", "q", "t", "--id", "b", "--run-at", "2100-01-01T01:00+01:00")
+    a, b = backend.get("q", ["a", "b"])
+    assert a is not None
+    assert b is not None
+    assert (a.priority, a.ttl_ms, a.state) == (-3, 60_000, State.DELAYED)
+    assert (b.run_at, b.state) == (4_102_444_800_000, State.DELAYED)
+
+
+def test_enqueue_takes_the_settings_and_the_signature_of_a_task_it_knows(
+    mayflymq: Command, backend: Backend
+) -> None:
+    assert mayflymq("enqueue", "q", "cli.fail", "--id", "known", "--tasks", TASKS).code == 0
+    [job] = backend.get("q", ["known"])
+    assert job is not None
+    assert job.max_retries == 0
+    wrong = mayflymq("enqueue", "q", "cli.fail", "5", "--tasks", TASKS)
+    assert (wrong.code, is_one_line(wrong)) == (2, True)
+    assert "no arguments" in wrong.err
+
+
+def test_a_failed_job_is_no_failure_of_run_unless_asked_for(mayflymq: Command) -> None:
+    run = ("run", "--queue", "sums", "--tasks", TASKS)
+    for flag, code in ((), 0), (("--fail-on-failed",), 1):
+        mayflymq("enqueue", "sums", "cli.fail")
+        ran = mayflymq(*run, "--json", *flag)
+        assert (ran.json["failed"], ran.code) == (1, code)
+
+
+def test_run_stops_at_its_limit(mayflymq: Command) -> None:
+    for _ in range(3):
+        mayflymq("enqueue", "sums", "cli.add", "1")
+    ran = mayflymq(
+        "run", "--queue", "sums:2", "--tasks", TASKS, "--limit", "2", "--time-limit", "30", "--json"
+    )
+    assert (ran.json["completed"], ran.json["work_left"]) == (2, True)
+
+
+def test_run_without_tasks_claims_nothing(mayflymq: Command, backend: Backend) -> None:
+    mayflymq("enqueue", "default", "cli.add", "1")
+    ran = mayflymq("run")
+    assert ran.code == 2
+    assert is_one_line(ran)
+    assert "MAYFLYMQ_TASKS" in ran.err
+    assert backend.queues(["default"])[0].counts.waiting == 1
+
+
+# Recovery
+
+
+def claim(backend: Backend, queue: str, *, stale_after_ms: int = 60_000) -> None:
+    assert backend.claim(ClaimRequest(queue, 1, "token", "a worker", stale_after_ms))
+
+
+def test_sweep_recovers_and_reports(mayflymq: Command, backend: Backend) -> None:
+    mayflymq("enqueue", "sums", "cli.add", "1", "--id", "one")
+    claim(backend, "sums", stale_after_ms=1)
+    while backend.list_jobs("sums", State.ACTIVE).jobs:  # until the millisecond has passed
+        swept = mayflymq("sweep", "--json")
+        assert swept.code == 0
+    assert swept.json["released"] == 1
+    assert mayflymq("sweep", "--queue", "sums").code == 0
+
+
+def test_promote_moves_what_is_due(mayflymq: Command, backend: Backend) -> None:
+    mayflymq("enqueue", "sums", "cli.add", "1", "--delay", "0.001")
+    promoted = 0
+    while backend.queues(["sums"])[0].counts.waiting == 0:
+        promoted += mayflymq("promote", "--json").json["promoted"]
+    assert promoted == 1
+
+
+# Looking
+
+
+@pytest.mark.promise("A5", backends=("memory", "sqlite"))
+def test_queues_show_counts_pause_dead_letters_and_workers(mayflymq: Command, backend: Backend) -> None:
+    for job in ("a", "b"):
+        mayflymq("enqueue", "sums", "cli.add", "1", "--id", job)
+    mayflymq("enqueue", "sums", "cli.fail", "--priority", "0")
+    mayflymq("run", "--queue", "sums", "--tasks", TASKS, "--limit", "1")
+    claim(backend, "sums")
+    mayflymq("pause", "sums")
+    [info] = mayflymq("queues", "--json").json_lines
+    assert (info["paused"], info["dead_letters"]) == (True, 1)
+    assert {state: n for state, n in info["counts"].items() if n} == {"waiting": 1, "active": 1, "failed": 1}
+    [worker] = info["workers"]
+    assert (worker["worker"], worker["claims"]) == ("a worker", 1)
+    shown = mayflymq("queues")
+    assert "sums (paused)" in shown.out
+    assert "a worker" in shown.out
+    assert mayflymq("queues", "other", "--json").json_lines[0]["counts"]["waiting"] == 0
+
+
+@pytest.mark.promise("A5", backends=("memory", "sqlite"))
+def test_jobs_are_listed_by_state_up_to_a_limit_in_pages(
+    mayflymq: Command, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"job-{number}" for number in range(5)]
+    for job_id in ids:
+        mayflymq("enqueue", "sums", "cli.add", "1", "--id", job_id)
+    mayflymq("enqueue", "sums", "cli.add", "1", "--id", "later", "--delay", "1000")
+    monkeypatch.setattr(cli, "PAGE", 2)
+    listed = mayflymq("jobs", "list", "sums", "--json").json_lines
+    assert [job["id"] for job in listed] == [*ids, "later"]
+    some = mayflymq("jobs", "list", "sums", "--state", "waiting", "--limit", "3", "--json").json_lines
+    assert [job["id"] for job in some] == ids[:3]
+    assert "job-4" in mayflymq("jobs", "list", "sums").out
+
+
+@pytest.mark.promise("A5", backends=("memory", "sqlite"))
+def test_show_has_the_traceback_and_no_control_character_or_markup_of_a_job_takes_effect(
+    mayflymq: Command,
+) -> None:
+    mayflymq("enqueue", "sums", "cli.fail", "--id", "[red]bad")
+    mayflymq("run", "--queue", "sums", "--tasks", TASKS)
+    for shown in mayflymq("jobs", "show", "sums", "[red]bad"), mayflymq("jobs", "list", "sums"):
+        assert r"no \x1b[31m[bold]luck\x07" in shown.out
+        assert "[red]bad" in shown.out
+        assert not set(shown.out) & {"\x1b", "\x07"}
+    shown = mayflymq("jobs", "show", "sums", "[red]bad")
+    assert "Traceback (most recent call last):" in shown.out
+    assert shown.out.count("\n") > 10
+    assert (
+        mayflymq("jobs", "show", "sums", "[red]bad", "--json").json["error"]["message"]
+        == "no \x1b[31m[bold]luck\x07"
+    )
+
+
+def test_a_job_due_in_a_year_of_five_digits_can_be_shown(mayflymq: Command) -> None:
+    mayflymq("enqueue", "sums", "t", "--id", "far", "--delay", "1e12")
+    assert mayflymq("jobs", "show", "sums", "far").code == 0
+
+
+def test_check_shows_findings_and_capabilities(mayflymq: Command, backend: Backend) -> None:
+    mayflymq("migrate")
+    checked = mayflymq("check", "--json")
+    assert checked.code == 0
+    assert checked.json["capabilities"]["durable"] is backend.capabilities.durable
+    assert set(checked.json["capabilities"]) == set(Capabilities.__dataclass_fields__)
+    assert "ordering" in mayflymq("check").out
+
+
+# Steering
+
+
+@pytest.mark.promise("A1", backends=("memory", "sqlite"))
+def test_a_paused_queue_gives_run_nothing_until_it_is_resumed(mayflymq: Command) -> None:
+    mayflymq("enqueue", "sums", "cli.add", "1")
+    run = ("run", "--queue", "sums", "--tasks", TASKS, "--json")
+    assert mayflymq("pause", "sums").code == 0
+    assert mayflymq(*run).json["claimed"] == 0
+    assert mayflymq("resume", "sums").code == 0
+    assert mayflymq(*run).json["claimed"] == 1
+
+
+@pytest.mark.promise("X6", backends=("memory", "sqlite"))
+def test_cancelling_an_ended_or_unknown_job_says_that_nothing_changed(mayflymq: Command) -> None:
+    mayflymq("enqueue", "sums", "cli.add", "1", "--id", "one")
+    first = mayflymq("jobs", "cancel", "sums", "one", "--json")
+    assert (first.code, first.json) == (0, {"id": "one", "status": "cancelled"})
+    before = mayflymq("jobs", "show", "sums", "one", "--json").json
+    again = mayflymq("jobs", "cancel", "sums", "one", "two", "--json")
+    assert again.code == 1
+    assert again.json_lines == [{"id": "one", "status": "terminal"}, {"id": "two", "status": "unknown"}]
+    assert mayflymq("jobs", "cancel", "sums", "one").out.endswith("nothing changed\n")
+    assert mayflymq("jobs", "show", "sums", "one", "--json").json == before
+
+
+def test_cancelling_a_running_job_asks_its_worker(mayflymq: Command, backend: Backend) -> None:
+    mayflymq("enqueue", "sums", "cli.add", "1", "--id", "one")
+    claim(backend, "sums")
+    assert mayflymq("jobs", "cancel", "sums", "one", "--json").json["status"] == "requested"
+
+
+def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
+    mayflymq("enqueue", "sums", "cli.add", "1", "--id", "one")
+    removed = mayflymq("jobs", "remove", "sums", "one", "two", "--json")
+    assert removed.code == 1
+    assert removed.json_lines == [{"id": "one", "removed": True}, {"id": "two", "removed": False}]
+    gone = mayflymq("jobs", "show", "sums", "one")
+    assert gone.code == 1
+    assert is_one_line(gone)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["nonsense"], "No such command"),
+        (["jobs"], "Missing command"),
+        (["enqueue", "q"], "TASK"),
+        (["enqueue", "q", "t", "plain text"], "quotes of its own"),
+        (["enqueue", "q", "t", "[" * 100_000], "not JSON"),
+        (["enqueue", "q", "t", "NaN"], "nan, which JSON cannot hold"),
+        (["enqueue", "q", "t", "--kw", "name"], "name=value"),
+        (["enqueue", "q", "t", "--kw", "a=1", "--kw", "a=2"], "once"),
+        (["enqueue", "q", "t", "--delay", "nan"], "number of seconds"),
+        (["enqueue", "q", "t", "--ttl", "soon"], "number of seconds"),
+        (["enqueue", "q", "t", "--ttl", "0"], "ttl"),
+        (["enqueue", "q", "t", "--run-at", "2030-01-01T00:00"], "time zone"),
+        (["enqueue", "q", "t", "--run-at", "tomorrow"], "ISO 8601"),
+        (["enqueue", "q", "t", "--priority", "2147483648"], "priority"),
+        (["enqueue", "q", "t", "--id", ""], "job id"),
+        (["enqueue", "q.dlq", "t"], "cannot name a queue"),
+        (["run", "--tasks", "no.such.module"], "no.such.module"),
+        (["run", "--tasks", TASKS, "--queue", "a:0"], "MAYFLYMQ_QUEUES"),
+        (["run", "--backend", "memory://x"], "before the command"),
+    ],
+)
+def test_a_command_that_cannot_work_is_one_line_and_exit_code_2(
+    call: Command, args: list[str], says: str
+) -> None:
+    answer = call("--backend", "memory://errors", *args)
+    assert (answer.code, is_one_line(answer)) == (2, True), answer
+    assert says in answer.err
+
+
+def test_the_error_for_an_unknown_backend_hides_the_password(call: Command) -> None:
+    answer = call("--backend", "nosuch://user:secret@host/db", "queues")
+    assert (answer.code, is_one_line(answer)) == (2, True)
+    assert "secret" not in answer.err
+
+
+@pytest.mark.parametrize("transient", [True, False])
+def test_a_store_that_fails_is_one_line_and_exit_code_3(
+    call: Command, monkeypatch: pytest.MonkeyPatch, transient: bool
+) -> None:
+    def fails(*args: object, **kwargs: object) -> None:
+        raise BackendError("the store is\naway: start it", transient=transient)
+
+    monkeypatch.setattr(type(base.open_backend("memory://away")), "queues", fails)
+    answer = call("--backend", "memory://away", "queues")
+    assert (answer.code, answer.err) == (3, "mayflymq: the store is away: start it\n")
+
+
+def test_check_exits_1_on_an_error_finding(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding(Severity.ERROR, "eviction", "jobs may be thrown away")
+    monkeypatch.setattr(type(base.open_backend("memory://bad")), "check", lambda self: [finding])
+    answer = call("--backend", "memory://bad", "check")
+    assert answer.code == 1
+    assert "ERROR    eviction: jobs may be thrown away" in answer.out
+
+
+def test_an_unexpected_error_keeps_its_traceback(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(type(base.open_backend("memory://fault")), "queues", fails)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        cli.main(["--backend", "memory://fault", "queues"])
+
+
+def test_help_says_what_the_exit_codes_mean(call: Command) -> None:
+    answer = call("--help")
+    assert answer.code == 0
+    assert "Exit codes: 0 done; 1 " in answer.out
+    assert call().code == 2
+    assert call("--version").out[0].isdigit()
+
+
+# Settings
+
+
+def test_the_command_line_goes_before_the_environment(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAYFLYMQ_BACKEND_URL", "memory://from-environment")
+    call("enqueue", "here", "t")
+    call("--backend", "memory://explicit", "enqueue", "there", "t")
+    assert [queue["name"] for queue in call("queues", "--json").json_lines] == ["here"]
+    there = call("--backend", "memory://explicit", "queues", "--json").json_lines
+    assert [queue["name"] for queue in there] == ["there"]
+
+
+def test_a_wrong_variable_is_named(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAYFLYMQ_STALLED_THRESHOLD", "never")
+    answer = call("--backend", "memory://variable", "sweep")
+    assert (answer.code, is_one_line(answer)) == (2, True)
+    assert "MAYFLYMQ_STALLED_THRESHOLD" in answer.err
+
+
+# As a process
+
+
+def start(directory: Path, *args: str, stderr: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mayflymq.cli", *args]
+    env = os.environ | {"TERM": "xterm", "MAYFLYMQ_MARGIN": "0.1"}
+    return subprocess.run(
+        command,
+        cwd=directory,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.promise("S1", backends=("sqlite",))
+def test_the_command_needs_no_setting_and_finds_tasks_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "my_tasks.py").write_text(
+        "from mayflymq import task\n\n@task\ndef double(n):\n    print('working')\n    return 2 * n\n"
+    )
+    assert start(tmp_path, "enqueue", "default", "double", "21", "--id", "one").returncode == 0
+    ran = start(tmp_path, "run", "--tasks", "my_tasks", "--json")
+    assert json.loads(ran.stdout)["completed"] == 1
+    shown = start(tmp_path, "jobs", "show", "default", "one", "--json")
+    assert json.loads(shown.stdout)["result"] == 42
+    assert (tmp_path / "mayflymq.db").exists()
+
+
+def test_errors_and_exit_codes_reach_the_shell(tmp_path: Path) -> None:
+    for code, args in (
+        (2, ("nonsense",)),
+        (1, ("jobs", "show", "default", "unknown")),
+        (3, ("--backend", f"sqlite:///{tmp_path}/no/such/directory/x.db", "queues")),
+    ):
+        answer = start(tmp_path, *args)
+        assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (code, "", 1), answer
+        assert answer.stderr.startswith("mayflymq: ")
+
+
+def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
+    (tmp_path / "my_tasks.py").write_text("from mayflymq import task\n\n@task\ndef nothing():\n    pass\n")
+    start(tmp_path, "enqueue", "default", "nothing")
+    run = ("run", "--tasks", "my_tasks", "--json")
+    piped = start(tmp_path, *run)
+    assert (json.loads(piped.stdout)["completed"], piped.stderr) == (1, "")
+    start(tmp_path, "enqueue", "default", "nothing")
+    master, slave = pty.openpty()
+    try:
+        shown = start(tmp_path, *run, stderr=slave)
+        os.set_blocking(master, False)
+        terminal = os.read(master, 100_000).decode()
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert json.loads(shown.stdout)["completed"] == 1
+    assert "running" in terminal
+
+
+def test_run_ends_though_a_handler_cannot_be_stopped(tmp_path: Path) -> None:
+    (tmp_path / "my_tasks.py").write_text(
+        "import threading\nfrom mayflymq import task\n\n@task(max_retries=0)\ndef stuck():\n"
+        "    for_ever = threading.Event()\n"
+        "    threading.Thread(target=for_ever.wait).start()  # holds up an ordinary exit\n"
+        "    for_ever.wait()\n"
+    )
+    start(tmp_path, "enqueue", "default", "stuck", "--tasks", "my_tasks")
+    ran = start(tmp_path, "run", "--tasks", "my_tasks", "--concurrency", "2", "--time-limit", "0.3", "--json")
+    report = json.loads(ran.stdout)
+    assert (ran.returncode, report["failed"], report["abandoned"]) == (0, 1, 1)
+
+
+def test_without_its_packages_the_command_says_what_to_install(tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['typer'] = None\n")
+    command = [sys.executable, "-m", "mayflymq.cli", "queues"]
+    answer = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(hidden)}, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 2
+    assert answer.stderr.count("\n") == 1
+    assert "pip install 'mayflymq[cli]'" in answer.stderr
