@@ -15,25 +15,22 @@ import random
 import signal
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from . import codec, errors, model, timelimit
 from .backends.base import Backend
-from .errors import BackendError, ConfigurationError, CorruptRecord, InvalidJob, UnknownTask
-from .lifecycle import after_error, event_of, is_expired
+from .claims import Claims, Held
+from .errors import ConfigurationError, CorruptRecord, InvalidJob, UnknownTask
+from .lifecycle import after_error, is_expired
 from .model import (
     MAX_BATCH,
-    Beat,
     Cancel,
-    Claim,
-    ClaimedJob,
-    ClaimRequest,
     ClaimStatus,
     Complete,
     Expire,
@@ -41,23 +38,15 @@ from .model import (
     Job,
     JobError,
     Outcome,
-    Release,
-    Settle,
-    Settlement,
     check_int,
     check_queue,
     check_text,
     duration_ms,
 )
-from .queue import Queue
 from .tasks import CurrentJob, Registry, Task, registry, running
 
 log = logging.getLogger("mayflymq")
 
-T = TypeVar("T")
-
-PAUSES_S = (0.1, 0.2, 0.4, 0.8)
-"""How long to wait before a call is sent again after a transient error; then the error stands."""
 FRESH_S = 1.0
 """For how long the store's last answer about a claim counts as known (promise X2)."""
 REST_S = 1.0
@@ -96,17 +85,6 @@ class RunReport:
     def as_dict(self) -> dict[str, int | bool]:
         """The report as plain data."""
         return asdict(self)
-
-
-_COUNTED_AS: dict[type[Outcome], str] = {
-    Complete: "completed",
-    model.Retry: "retried",
-    model.Defer: "deferred",
-    Fail: "failed",
-    Expire: "expired",
-    Cancel: "cancelled",
-    Release: "released",
-}
 
 
 def claim_and_run(
@@ -155,18 +133,16 @@ def claim_and_run(
         name = _default_name() if worker is None else check_text("a worker's name", worker)
     except InvalidJob as error:
         raise ConfigurationError(str(error)) from error
-    return _Invocation(
+    claims = Claims(
         backend,
         weights,
-        remaining_ms=remaining_ms,
-        limit=limit,
-        concurrency=concurrency,
-        prefetch=prefetch,
-        threshold_ms=stalled_threshold_ms if enable_stalled_check else None,
-        margin_ms=margin_ms,
         worker=name,
-        tasks=tasks,
-        max_result_bytes=max_result_bytes,
+        remaining_ms=remaining_ms,
+        margin_ms=margin_ms,
+        threshold_ms=stalled_threshold_ms if enable_stalled_check else None,
+    )
+    return _Invocation(
+        claims, Turns(weights), limit, concurrency, prefetch, margin_ms / 1000, tasks, max_result_bytes
     ).run()
 
 
@@ -283,99 +259,68 @@ def _chance() -> float:
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """A claim that this worker holds. `answered` is when the call was sent whose answer `status` is."""
+class _Attempt:
+    """One call of a handler. `outcome` is there when it has ended, or was given up on."""
 
-    claim: Claim
-    job: Job
-    received: float
-    answered: float
-    status: ClaimStatus = ClaimStatus.HELD
-    progress: float | None = None
-    progress_sent: float | None = None
-    started: bool = False
-    outcome: Outcome | None = None
-    seconds: float | None = None
+    held: Held
+    call: Call
+    seconds: float | None
+    grace_s: float
     overdue: float = float("inf")
     thread: threading.Thread | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    held: _Held
-    outcome: Outcome
-    interrupt: KeyboardInterrupt | None
-    abandoned: int
+    outcome: Outcome | None = None
+    ended: bool = False
+    interrupt: KeyboardInterrupt | None = None
+    left_running: int = 0
 
 
 class _Invocation:
     """The calling thread claims, starts and settles. Handlers run in it too where it can be interrupted (main
-    thread, concurrency 1), else in a thread each; either way their ends come in by `_inbox`. The heartbeat
-    thread renews what is held, and at the margin releases what did not start even while a handler blocks the
-    calling thread."""
+    thread, concurrency 1), else in a thread each; either way their ends come in by `_inbox`."""
 
     def __init__(
         self,
-        backend: Backend,
-        weights: Mapping[str, int],
-        *,
-        remaining_ms: Callable[[], int] | None,
+        claims: Claims,
+        turns: Turns,
         limit: int | None,
         concurrency: int,
         prefetch: int,
-        threshold_ms: int | None,
-        margin_ms: int,
-        worker: str,
+        margin_s: float,
         tasks: Registry,
         max_result_bytes: int,
     ) -> None:
-        self._queues = {name: Queue(name, backend) for name in weights}
-        self._turns = Turns(weights)
-        self._remaining_ms = remaining_ms
+        self._claims = claims
+        self._turns = turns
         self._limit = limit
         self._concurrency = concurrency
         self._prefetch = prefetch
-        self._threshold_ms = threshold_ms
-        self._margin_ms = margin_ms
-        self._worker = worker
+        self._margin_s = margin_s
         self._tasks = tasks
         self._max_result_bytes = max_result_bytes
         self._main = threading.current_thread() is threading.main_thread()
         self._inline = concurrency == 1 and self._main and timelimit.can_interrupt()
-
-        self._lock = threading.Lock()  # over the next three and the counts
-        self._held: dict[Claim, _Held] = {}
-        self._pending: deque[_Held] = deque()
-        self._counts: Counter[str] = Counter()
-        self._running: set[_Held] = set()
-        self._abandoned: set[_Held] = set()
-        # Held over each call to the store, so that a heartbeat never asks about a claim just settled.
-        self._calls = threading.Lock()
-        # SimpleQueue.put may be called from a signal handler.
-        self._inbox: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
-        self._knocks: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._stopping = False
+        self._running: set[_Attempt] = set()
+        self._abandoned: list[_Attempt] = []
+        self._inbox: queue.SimpleQueue[_Attempt | None] = queue.SimpleQueue()
+        self._left_running = 0
         self._work_left = False
         self._raise: BaseException | None = None
 
     def run(self) -> RunReport:
         began = time.monotonic()
-        keeper = threading.Thread(target=self._keep, name="mayflymq-heartbeat", daemon=True)
-        with self._sigterm_stops():
-            keeper.start()
+        with self._sigterm_stops(), self._claims:
             try:
-                try:
-                    self._work()
-                finally:
-                    self._wind_up()
+                self._work()
             finally:
-                self._knocks.put(True)
-                keeper.join()
+                self._wind_up()
         if self._raise is not None:
             raise self._raise
-        elapsed_ms = round((time.monotonic() - began) * 1000)
-        self._counts["abandoned"] += len(self._abandoned)
-        return RunReport(**self._counts, elapsed_ms=elapsed_ms, work_left=self._work_left)
+        return RunReport(
+            **self._claims.counts,
+            abandoned=self._left_running + self._stuck(),
+            elapsed_ms=round((time.monotonic() - began) * 1000),
+            work_left=self._work_left,
+        )
 
     def _work(self) -> None:
         while True:
@@ -387,153 +332,70 @@ class _Invocation:
     def _fill(self) -> None:
         """Starts jobs until every handler's place is taken or nothing is left to start."""
         while True:
-            if self._stopped() or len(self._abandoned) >= self._concurrency:
+            free = self._concurrency - self._stuck()
+            if self._claims.stopped or free <= 0:
                 self._work_left = True
-                self._release_pending()
+                self._claims.release_pending()
                 return
-            if len(self._running) + len(self._abandoned) >= self._concurrency:
+            if len(self._running) >= free:
                 return
-            with self._lock:
-                held = self._pending.popleft() if self._pending else None
+            held = self._claims.next_pending()
             if held is not None:
                 self._start(held)
             elif not self._claim():
                 return
 
-    def _settle_next(self) -> None:
-        """Waits for a handler to end, or for one in a thread to be overdue, and settles its job."""
-        wait = min(held.overdue for held in self._running) - time.monotonic()
-        try:
-            ended = self._inbox.get(timeout=None if wait == float("inf") else max(wait, 0))
-        except queue.Empty:
-            now = time.monotonic()
-            for held in [held for held in self._running if held.overdue <= now]:
-                self._abandon(held)
-            return
-        if ended is not None:  # None is a SIGTERM
-            self._finish(ended)
-
-    def _finish(self, ended: _Ended) -> None:
-        held = ended.held
-        if held.thread is not None:
-            held.thread.join()  # handing over its end was the last thing it did
-        if held in self._abandoned:  # settled as timed out before; what it did since is not recorded
-            self._abandoned.remove(held)
-            return
-        self._running.remove(held)
-        self._count("abandoned", ended.abandoned)
-        if ended.interrupt is not None:
-            self._stopping = True
-            self._raise = ended.interrupt
-        self._settle(held, ended.outcome)
-
-    def _abandon(self, held: _Held) -> None:
-        self._running.remove(held)
-        self._abandoned.add(held)
-        error = codec.describe_error(timelimit.timeout(held.seconds))
-        log.error("a handler's thread cannot be interrupted and is abandoned", extra=_about(held))
-        self._settle(held, after_error(held.job, error, _chance()))
-
-    def _wind_up(self) -> None:
-        """Lets go of everything held; in the ordinary course nothing is."""
-        self._stopping = True
-        while True:
-            try:
-                ended = self._inbox.get_nowait()
-            except queue.Empty:
-                break
-            if ended is not None:
-                self._finish(ended)
-        self._running.clear()
-        with self._lock:
-            self._pending.clear()
-            rest = list(self._held.values())
-        error = JobError("Interrupted", "the worker was interrupted while the handler ran")
-        for held in rest:
-            if held.started:
-                self._settle(held, held.outcome or after_error(held.job, error, _chance()))
-        self._release([held for held in rest if not held.started])
-
-    # Time
-
-    def _left_ms(self) -> float:
-        """Milliseconds until the margin."""
-        return float("inf") if self._remaining_ms is None else self._remaining_ms() - self._margin_ms
-
-    def _stopped(self) -> bool:
-        return self._stopping or self._left_ms() <= 0
-
-    def _spare_ms(self) -> float:
-        """Milliseconds until the platform ends the process."""
-        return float("inf") if self._remaining_ms is None else self._remaining_ms()
-
-    def _stale_after_ms(self) -> int:
-        if self._threshold_ms is not None:
-            return self._threshold_ms
-        assert self._remaining_ms is not None
-        return max(1, self._remaining_ms() + self._margin_ms)
-
-    def _limit_s(self, job: Job) -> float | None:
-        left = self._left_ms()
-        limit = left if job.timeout_ms is None else min(left, job.timeout_ms)
-        return None if limit == float("inf") else max(limit, 1) / 1000
+    def _stuck(self) -> int:
+        """How many abandoned threads still run; each takes up a handler's place."""
+        return sum(not attempt.ended for attempt in self._abandoned)
 
     # Claiming
 
     def _room(self, leaving: int = 0) -> int:
-        """How many jobs to ask for, when `leaving` of those held are being settled."""
-        with self._lock:
-            places = (self._concurrency - len(self._abandoned)) * self._prefetch - len(self._held) + leaving
-            to_limit = MAX_BATCH if self._limit is None else self._limit - self._counts["claimed"]
+        """How many jobs to claim, when `leaving` of those held are being settled."""
+        to_limit = MAX_BATCH if self._limit is None else self._limit - self._claims.counts["claimed"]
         if to_limit <= 0:
             self._work_left = True
-        return min(places, to_limit, MAX_BATCH)
-
-    def _request(self, name: str, jobs: int) -> ClaimRequest:
-        # From the system: a process that is resumed from a snapshot repeats its own randomness.
-        return ClaimRequest(name, jobs, os.urandom(16).hex(), self._worker, self._stale_after_ms())
+        places = (self._concurrency - self._stuck()) * self._prefetch
+        return min(places - len(self._claims) + leaving, to_limit)
 
     def _claim(self) -> bool:
-        """Asks the queues in turn until one has jobs; False when none has."""
-        while not self._stopped() and (room := self._room()) > 0:
+        """Asks the queues in turn until one has jobs; False when none has, or the limit is reached."""
+        while not self._claims.stopped:
             name = self._turns.next(time.monotonic())
-            if name is None:
+            room = self._room()
+            if name is None or room <= 0:
                 return False
-            request = self._request(name, room)
-            sent = time.monotonic()
             try:
-                jobs = self._send(partial(self._queues[name].claim, request), self._left_ms)
+                jobs = self._claims.claim(name, room)
             except Exception as error:
-                self._cannot_claim(name, error)
+                log.error("a queue cannot be claimed from: %s", error, extra={"queue": name})
+                self._claims.error()
+                self._work_left = True
+                self._turns.drop(name)
+                if not self._turns and not self._claims.counts["claimed"]:
+                    self._raise = error
                 continue
-            if self._take(name, jobs, sent):
-                return True
-        return self._stopped()
+            self._turns.found(name, jobs, time.monotonic())
+            if jobs:
+                break
+        return True
 
-    def _take(self, name: str, jobs: Sequence[ClaimedJob], sent: float) -> int:
-        now = time.monotonic()
-        self._turns.found(name, len(jobs), now)
-        with self._lock:
-            for claimed in jobs:
-                held = _Held(claimed.claim, claimed.job, received=now, answered=sent)
-                self._held[held.claim] = held
-                self._pending.append(held)
-            self._counts["claimed"] += len(jobs)
-        if jobs and self._stopped():
-            self._release_pending()
-        return len(jobs)
-
-    def _cannot_claim(self, name: str, error: Exception) -> None:
-        log.error("a queue cannot be claimed from: %s", error, extra={"queue": name})
-        self._count("errors")
-        self._work_left = True
-        self._turns.drop(name)
-        if not self._turns and not self._counts["claimed"]:
-            self._raise = error
+    def _settle(self, held: Held, outcome: Outcome) -> None:
+        """Settles, and claims the next job in the same call when this queue has the turn and there is
+        time."""
+        name = held.claim.queue
+        self._turns.look_again()
+        room = 0 if self._claims.stopped else self._room(leaving=1)
+        if self._turns.next(time.monotonic()) != name:
+            room = 0
+        jobs = self._claims.settle(held, outcome, room)
+        if jobs is not None:
+            self._turns.found(name, jobs, time.monotonic())
 
     # Running
 
-    def _start(self, held: _Held) -> None:
+    def _start(self, held: Held) -> None:
         """Calls the handler, or settles the job where it must not be called."""
         ready: Call | Outcome = Cancel()
         if held.status is ClaimStatus.HELD:
@@ -541,78 +403,69 @@ class _Invocation:
             now = held.job.claimed_at + round((time.monotonic() - held.received) * 1000)
             ready = prepare(held.job, now, self._tasks, _chance())
             if isinstance(ready, Call) and time.monotonic() - held.answered >= FRESH_S:
-                self._ask(held)
+                self._claims.ask(held)
         if held.status is ClaimStatus.LOST:
-            self._let_go(held, "lost")
-            return
-        if held.status is ClaimStatus.CANCEL_REQUESTED:
-            ready = Cancel()
-        if not isinstance(ready, Call):
+            self._claims.drop(held)
+        elif held.status is ClaimStatus.CANCEL_REQUESTED:
+            self._settle(held, Cancel())
+        elif not isinstance(ready, Call):
             self._settle(held, ready)
-        elif self._stopped():  # asking the store took the time that was left
-            with self._lock:
-                self._pending.appendleft(held)
+        elif self._claims.stopped:  # asking the store took the time that was left
+            self._claims.put_back(held)
         else:
             self._call(held, ready)
 
-    def _ask(self, held: _Held) -> None:
-        """Learns from the store whether the job was cancelled (promise X2)."""
-        try:
-            self._send(partial(self._renew, self._queues[held.claim.queue], [held]), self._left_ms)
-        except Exception as error:
-            log.warning("whether a job was cancelled cannot be asked: %s", error, extra=_about(held))
-
-    def _call(self, held: _Held, call: Call) -> None:
-        seconds = held.seconds = self._limit_s(held.job)
-        grace_s = self._margin_ms / 2000
-        if seconds is not None:
-            grace_s = min(MAX_GRACE_S, self._left_ms() / 1000 - seconds + grace_s)
-            held.overdue = time.monotonic() + seconds + (grace_s if call.task.is_async else 0)
-        handle = partial(self._handle, held, call, seconds, max(grace_s, 0.0))
-        held.started = True
-        self._running.add(held)
-        self._queues[held.claim.queue].started(ClaimedJob(held.claim, held.job))
+    def _call(self, held: Held, call: Call) -> None:
+        left_s = self._claims.left_ms() / 1000
+        seconds = left_s if held.job.timeout_ms is None else min(left_s, held.job.timeout_ms / 1000)
+        attempt = _Attempt(held, call, None, 0)
+        if seconds != float("inf"):
+            attempt.seconds = max(seconds, 0.001)
+            attempt.grace_s = min(MAX_GRACE_S, left_s - seconds + self._margin_s / 2)
+            attempt.overdue = time.monotonic() + seconds + (attempt.grace_s if call.task.is_async else 0)
+        self._claims.started(held)
         if self._inline:
-            handle()
-            return
-        held.thread = threading.Thread(target=handle, name=f"mayflymq-{held.job.task}", daemon=True)
-        try:
-            held.thread.start()
-        except RuntimeError:  # the system has no more threads
-            held.started = False
-            self._running.remove(held)
-            raise
+            self._running.add(attempt)
+            self._handle(attempt)
+        else:
+            attempt.thread = threading.Thread(
+                target=self._handle, args=(attempt,), name=f"mayflymq-{call.task.name}", daemon=True
+            )
+            attempt.thread.start()
+            self._running.add(attempt)
 
-    def _handle(self, held: _Held, call: Call, seconds: float | None, grace_s: float) -> None:
-        """Runs the handler, in whichever thread this is, and hands over how it ended; never raises."""
-        job = held.job
-        abandoned = 0
-        raised: BaseException | None
+    def _handle(self, attempt: _Attempt) -> None:
+        """Runs the handler, in whichever thread this is, and hands over how it ended. Never raises."""
+        job = attempt.held.job
         try:
-            end = contextvars.copy_context().run(self._run_handler, held, call, seconds, grace_s)
-            abandoned, raised = end.abandoned, end.raised
+            end = contextvars.copy_context().run(self._run_handler, attempt)
+            attempt.left_running = end.abandoned
             outcome = outcome_of(job, end, _chance(), self._max_result_bytes)
         except BaseException as error:
-            raised = error
+            end = timelimit.End(raised=error)
             outcome = after_error(job, codec.describe_error(error), _chance())
-        interrupt = raised if isinstance(raised, KeyboardInterrupt) else None
-        self._inbox.put(_Ended(held, outcome, interrupt, abandoned))
+        if isinstance(end.raised, KeyboardInterrupt):
+            attempt.interrupt = end.raised
+        if attempt.outcome is None:
+            attempt.outcome = outcome
+        attempt.ended = True
+        self._inbox.put(attempt)
 
-    def _run_handler(self, held: _Held, call: Call, seconds: float | None, grace_s: float) -> timelimit.End:
-        job = held.job
+    def _run_handler(self, attempt: _Attempt) -> timelimit.End:
+        held, call, seconds = attempt.held, attempt.call, attempt.seconds
 
         def report_progress(fraction: float) -> None:
-            held.progress = fraction  # one store, so that TaskTimeout cannot leave it half done
+            held.progress = fraction  # one assignment, so that TaskTimeout cannot leave it half done
 
         current = CurrentJob(
-            id=job.id,
-            queue=job.queue,
-            task=job.task,
-            delivery=job.deliveries,
-            failures=job.failures,
+            id=held.job.id,
+            queue=held.job.queue,
+            task=held.job.task,
+            delivery=held.job.deliveries,
+            failures=held.job.failures,
             deadline=None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds),
             meta=call.meta,
-            is_cancelled=lambda: held.status is not ClaimStatus.HELD or held.claim not in self._held,
+            is_cancelled=lambda: held.status is not ClaimStatus.HELD or held not in self._claims,
             report_progress=report_progress,
         )
         with running(current):
@@ -620,170 +473,54 @@ class _Invocation:
                 partial(call.task.fn, *call.args, **call.kwargs),
                 is_async=call.task.is_async,
                 seconds=seconds,
-                grace_s=grace_s,
+                grace_s=attempt.grace_s,
                 alarm=self._inline,
             )
 
-    # Settling
+    # Ending
 
-    def _settle(self, held: _Held, outcome: Outcome) -> None:
-        """Ends a claim with one outcome, and claims the next job in the same call.
-
-        Where the store refuses the outcome (a record too large for it), the job fails with a short error
-        instead; where it cannot be reached, the job goes stale and is recovered.
-        """
-        held.outcome = outcome
-        next_claim = self._next_claim(held.claim.queue)
-        shorten = isinstance(outcome, Complete | model.Retry | Fail)
-        while True:
-            try:
-                return self._settle_once(held, outcome, next_claim)
-            except Exception as error:
-                about = _about(held) | {"outcome": event_of(outcome).value}
-                log.error("a job cannot be settled: %s: %s", type(error).__name__, error, extra=about)
-                refused = not (isinstance(error, BackendError) and error.transient)
-                if refused and next_claim is not None:
-                    next_claim = None  # perhaps it was the claim that was refused
-                elif refused and shorten:
-                    shorten = False
-                    why = codec.describe_error(error).message[:1000]
-                    text = f"the store refused the job's {event_of(outcome)}: {why}"
-                    outcome = Fail(codec.clipped("SettleRefused", text))
-                else:
-                    self._count("errors")
-                    self._let_go(held, None)
-                    return
-
-    def _settle_once(self, held: _Held, outcome: Outcome, next_claim: ClaimRequest | None) -> None:
-        facade = self._queues[held.claim.queue]
-
-        def settle() -> list[ClaimedJob]:
-            result = facade.settle(
-                [Settle(held.claim, outcome)], next_claim, tasks={held.job.id: held.job.task}
-            )
-            self._let_go(held, _counted_as(outcome, result.settled[0].status))
-            return result.claimed
-
-        sent = time.monotonic()
-        claimed = self._send(settle, self._spare_ms)
-        if next_claim is not None:
-            self._take(facade.name, claimed, sent)
-
-    def _next_claim(self, name: str) -> ClaimRequest | None:
-        """The claim that may ride on a settle in queue `name`: when there is time and room, and it has the
-        turn."""
-        self._turns.look_again()
-        if self._stopped() or (room := self._room(leaving=1)) <= 0:
-            return None
-        return self._request(name, room) if self._turns.next(time.monotonic()) == name else None
-
-    def _release_pending(self) -> None:
-        """Gives back what did not start, with no attempt counted (promise F1). Called from either thread."""
-        with self._lock:
-            rest = list(self._pending)
-            self._pending.clear()
-        self._release(rest)
-
-    def _release(self, rest: Sequence[_Held]) -> None:
-        for facade, group in self._by_queue(rest):
-            try:
-                self._send(partial(self._release_group, facade, group), self._spare_ms)
-            except Exception as error:
-                log.error("jobs cannot be released: %s", error, extra={"queue": facade.name})
-                self._count("errors")
-                for held in group:
-                    self._let_go(held, None)
-
-    def _release_group(self, facade: Queue, group: Sequence[_Held]) -> None:
-        result = facade.settle([Settle(held.claim, Release()) for held in group])
-        for held, settled in zip(group, result.settled, strict=True):
-            self._let_go(held, _counted_as(Release(), settled.status))
-
-    def _let_go(self, held: _Held, count_as: str | None) -> None:
-        with self._lock:
-            if self._held.pop(held.claim, None) is not None and count_as is not None:
-                self._counts[count_as] += 1
-
-    def _count(self, what: str, number: int = 1) -> None:
-        with self._lock:
-            self._counts[what] += number
-
-    # The store
-
-    def _send(self, call: Callable[[], T], spare_ms: Callable[[], float]) -> T:
-        """Makes a call, and makes the same again after a transient error, a few times and while `spare_ms`
-        lasts: the claim tokens make the repeat harmless (promises D7, D8)."""
-        for pause in PAUSES_S:
-            try:
-                with self._calls:
-                    return call()
-            except BackendError as error:
-                if not error.transient or spare_ms() <= pause * 1000:
-                    raise
-                log.warning("a call to the store failed and is sent again: %s", error)
-            time.sleep(pause)
-        with self._calls:
-            return call()
-
-    def _by_queue(self, helds: Sequence[_Held]) -> Generator[tuple[Queue, list[_Held]]]:
-        """One protocol call is about one queue and at most MAX_BATCH claims."""
-        for name, facade in self._queues.items():
-            mine = [held for held in helds if held.claim.queue == name]
-            for start in range(0, len(mine), MAX_BATCH):
-                yield facade, mine[start : start + MAX_BATCH]
-
-    def _renew(self, facade: Queue, helds: Sequence[_Held]) -> None:
-        """Sends heartbeats, with progress where it is new, and notes the answers. `_calls` is held."""
-        with self._lock:
-            helds = [held for held in helds if held.claim in self._held]
-        if not helds:
+    def _settle_next(self) -> None:
+        """Waits for a handler to end, or for one in a thread to be overdue, and settles its job."""
+        wait = min(attempt.overdue for attempt in self._running) - time.monotonic()
+        try:
+            attempt = self._inbox.get(timeout=None if wait == float("inf") else max(wait, 0))
+        except queue.Empty:
+            now = time.monotonic()
+            for late in [attempt for attempt in self._running if attempt.overdue <= now]:
+                self._abandon(late)
             return
-        sent, stale_after_ms = time.monotonic(), self._stale_after_ms()
-        progress = [held.progress for held in helds]
-        beats = [
-            Beat(held.claim, stale_after_ms, None if new == held.progress_sent else new)
-            for held, new in zip(helds, progress, strict=True)
-        ]
-        for held, new, answer in zip(helds, progress, facade.heartbeat(beats), strict=True):
-            held.progress_sent, held.answered, held.status = new, sent, answer
+        if (
+            attempt not in self._running
+        ):  # a SIGTERM, or an abandoned handler that ended: too late to be recorded
+            return
+        if attempt.thread is not None:
+            attempt.thread.join()  # handing over its end was the last thing it did
+        self._left_running += attempt.left_running
+        if attempt.interrupt is not None:
+            self._raise = attempt.interrupt
+            self._claims.stop()
+        assert attempt.outcome is not None
+        self._settle(attempt.held, attempt.outcome)
+        self._running.remove(attempt)
 
-    # The heartbeat thread
+    def _abandon(self, attempt: _Attempt) -> None:
+        log.error(
+            "a handler is still running at its limit and cannot be interrupted", extra=attempt.held.about
+        )
+        error = codec.describe_error(timelimit.timeout(attempt.seconds))
+        attempt.outcome = after_error(attempt.held.job, error, _chance())
+        self._abandoned.append(attempt)
+        self._settle(attempt.held, attempt.outcome)
+        self._running.remove(attempt)
 
-    def _keep(self) -> None:
-        """Renews what is held every third of its time, sooner after a failure (promises C2, C3), and gives
-        back what did not start as soon as nothing more will be started."""
-        every = float("inf") if self._threshold_ms is None else max(self._threshold_ms / 3000, 0.005)
-        next_beat = time.monotonic() + every
-        while True:
-            left, wait = self._left_ms() / 1000, next_beat - time.monotonic()
-            wait = max(min(wait, left) if left > 0 else wait, 0.001)
-            try:
-                if self._knocks.get(timeout=None if wait == float("inf") else wait):
-                    return
-            except queue.Empty:
-                pass
-            if self._stopped():
-                self._release_pending()
-            if time.monotonic() >= next_beat:
-                next_beat = time.monotonic() + (every if self._beat() else min(every / 4, 1.0))
-
-    def _beat(self) -> bool:
-        """Whether each heartbeat was answered."""
-        with self._lock:
-            helds = [held for held in self._held.values() if held.status is not ClaimStatus.LOST]
-        answered = True
-        for facade, group in self._by_queue(helds):
-            try:
-                with self._calls:
-                    self._renew(facade, group)
-            except Exception as error:
-                log.warning(
-                    "a heartbeat failed: %s: %s", type(error).__name__, error, extra={"queue": facade.name}
-                )
-                answered = False
-        return answered
-
-    # SIGTERM
+    def _wind_up(self) -> None:
+        """Lets go of everything still held: nothing, unless an exception ended the work."""
+        self._claims.stop()
+        for attempt in self._running:
+            error = JobError("Interrupted", "the worker was interrupted while the handler ran")
+            outcome = attempt.outcome or after_error(attempt.held.job, error, _chance())
+            self._claims.settle(attempt.held, outcome)
+        self._claims.release(self._claims.all())
 
     @contextmanager
     def _sigterm_stops(self) -> Generator[None]:
@@ -794,8 +531,7 @@ class _Invocation:
             return
 
         def stop(_signal: int, _frame: object) -> None:
-            self._stopping = True
-            self._knocks.put(False)
+            self._claims.stop()
             self._inbox.put(None)
 
         signal.signal(signal.SIGTERM, stop)
@@ -803,13 +539,3 @@ class _Invocation:
             yield
         finally:
             signal.signal(signal.SIGTERM, previous)
-
-
-def _counted_as(outcome: Outcome, status: Settlement) -> str:
-    if status is Settlement.LOST:
-        return "lost"
-    return "cancelled" if status is Settlement.CANCELLED else _COUNTED_AS[type(outcome)]
-
-
-def _about(held: _Held) -> dict[str, str]:
-    return {"queue": held.claim.queue, "job_id": held.claim.job_id, "task": held.job.task}

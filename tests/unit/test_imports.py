@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "queue": FACADE - {"queue"},
     "maintenance": FACADE,
     "timelimit": {"errors"},
-    "worker": FACADE | {"timelimit"},
+    "claims": FACADE,
+    "worker": FACADE | {"claims", "timelimit"},
     # Read at the edge only: what stands above this line takes plain arguments.
     "settings": PURE,
     "mayflymq": FACADE | {"maintenance", "worker"},
