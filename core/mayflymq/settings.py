@@ -29,18 +29,18 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="forbid", hide_input_in_errors=True
     )
 
-    backend_url: str = Field("sqlite:///mayflymq.db", min_length=1, repr=False)
+    backend_url: str = Field(default="sqlite:///mayflymq.db", min_length=1, repr=False)
     queues: str = "default"
     tasks: str = ""
-    stalled_threshold: float = Field(30.0, gt=0, le=DAY, allow_inf_nan=False)
+    stalled_threshold: float = Field(default=30.0, gt=0, le=DAY, allow_inf_nan=False)
     enable_stalled_check: bool = True
-    max_stalls: int = Field(3, ge=0)
-    margin: float = Field(1.0, ge=0, le=DAY, allow_inf_nan=False)
-    concurrency: int = Field(1, ge=1)
+    max_stalls: int = Field(default=3, ge=0)
+    margin: float = Field(default=1.0, ge=0, le=DAY, allow_inf_nan=False)
+    concurrency: int = Field(default=1, ge=1)
     prefetch: Batch = 1
-    limit: int | None = Field(None, ge=1)
-    max_payload_bytes: int = Field(MAX_PAYLOAD_BYTES, ge=1)
-    max_result_bytes: int = Field(MAX_RESULT_BYTES, ge=1)
+    limit: int | None = Field(default=None, ge=1)
+    max_payload_bytes: int = Field(default=MAX_PAYLOAD_BYTES, ge=1)
+    max_result_bytes: int = Field(default=MAX_RESULT_BYTES, ge=1)
     sweep_limit: Batch = 100
     promote_limit: Batch = MAX_BATCH
     log_level: str = "INFO"
