@@ -333,6 +333,87 @@ class Job:
     format: int = FORMAT
 
 
+class CatchUp(StrEnum):
+    """What a schedule does about slots that were missed: none of them, the latest one, or each (promise
+    G6)."""
+
+    SKIP = "skip"
+    ONE = "one"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Makes a job at every slot of a period or of a cron expression in a time zone.
+
+    Slots are whole seconds. Those of `every_ms` are the multiples of the period since 1970 in UTC, so that a
+    changed or moved schedule keeps them.
+    """
+
+    id: str
+    queue: str
+    task: str
+    payload: bytes
+    every_ms: int | None = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    catch_up: CatchUp = CatchUp.SKIP
+    priority: int = 5
+    ttl_ms: int | None = None
+    timeout_ms: int | None = None
+    max_retries: int = 3
+    backoff: Backoff = DEFAULT_BACKOFF
+
+    def __post_init__(self) -> None:
+        check_text("a schedule's id", self.id, MAX_SCHEDULE_ID)
+        if (self.every_ms is None) == (self.cron is None):
+            raise InvalidJob(f"schedule {self.id} needs a period or a cron expression, one of the two")
+        if self.every_ms is not None and check_int("every_ms", self.every_ms, 1000, MAX_TIME) % 1000:
+            raise InvalidJob(f"schedule {self.id}: a period is a whole number of seconds")
+        self.job(0)  # refuses what no job could be made of
+
+    def job(self, slot: int) -> NewJob:
+        """The job of one slot. Its id names the slot, so that a slot that fires again makes no second job."""
+        return NewJob(
+            id=f"{self.id}@{slot // 1000}",
+            queue=self.queue,
+            task=self.task,
+            payload=self.payload,
+            priority=self.priority,
+            ttl_ms=self.ttl_ms,
+            timeout_ms=self.timeout_ms,
+            max_retries=self.max_retries,
+            backoff=self.backoff,
+        )
+
+
+MAX_SCHEDULE_ID = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule as the store holds it.
+
+    `revision` counts its changes. `next_slot` is None until a promoter has planned it from `changed_at`.
+    `last_slot` is the last one that it is done with.
+    """
+
+    schedule: Schedule
+    revision: int
+    changed_at: int
+    paused: bool
+    next_slot: int | None
+    last_slot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedules:
+    """The schedules that are due or not planned yet, and the store's now."""
+
+    now: int
+    schedules: list[StoredSchedule]
+
+
 # Enqueue
 
 
@@ -617,6 +698,33 @@ class Dropped:
 
     dropped: bool
     active: int = 0
+
+
+# What a message broker needs of the store
+
+
+class Target(StrEnum):
+    """Where a delivery goes: to the workers, or to the dead-letter queue."""
+
+    MAIN = "main"
+    DLQ = "dlq"
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """A delivery that the broker has not confirmed yet."""
+
+    job_id: str
+    token: str
+    priority: int
+    target: Target
+
+
+class NotClaimed(StrEnum):
+    """Why a delivery gives no job: its queue is PAUSED, or the job or this delivery of it is GONE."""
+
+    PAUSED = "paused"
+    GONE = "gone"
 
 
 # Inspection

@@ -7,6 +7,7 @@ A queue keeps one ordered list per state. Every state change goes through `_Queu
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from bisect import bisect_left, bisect_right, insort
@@ -36,12 +37,14 @@ from ..model import (
     Dependant,
     Drained,
     Dropped,
+    DueSchedules,
     Enqueued,
     EnqueueStatus,
     Finding,
     Job,
     JobPage,
     NewJob,
+    NotClaimed,
     ParentPolicy,
     QueueInfo,
     Recovered,
@@ -49,12 +52,16 @@ from ..model import (
     Removed,
     Retried,
     RetryStatus,
+    Schedule,
     Settle,
     Settled,
     Settlement,
     SettleResult,
     Severity,
     State,
+    StoredSchedule,
+    Target,
+    Unpublished,
     WorkerInfo,
 )
 from . import base
@@ -67,12 +74,19 @@ CAPABILITIES = Capabilities(
     strict_priority=True,
     dedup=True,
     dependencies=True,
-    schedules=False,
-    broker_store=False,
+    schedules=True,
+    broker_store=True,
     transactional_enqueue=False,
     one_round_trip=True,
     clock="this process",
 )
+
+
+@dataclass(slots=True)
+class _Delivery:
+    token: str
+    taken_at: int | None = None
+    published_at: int | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +100,8 @@ class _Record:
     """The families of the parents that it still waits for."""
     settled: tuple[str, str] | None = None
     """The last claim's token and how it ended, until the next claim (promise D7)."""
+    delivery: _Delivery | None = None
+    """What a broker delivers of it, in the states that are delivered."""
 
     @property
     def rank(self) -> int:
@@ -110,8 +126,9 @@ class _Key:
 
 
 class _Queue:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, store: _Store) -> None:
         self.name = name
+        self.store = store
         self.paused = False
         self.jobs: dict[str, _Record] = {}
         self.order: dict[State, list[tuple[int, int, str]]] = {state: [] for state in State}
@@ -119,6 +136,7 @@ class _Queue:
         self.keys: dict[str, _Key] = {}
         self.children: dict[int, dict[str, None]] = {}
         self.cascades: dict[int, tuple[str, str]] = {}
+        self.schedules: dict[str, StoredSchedule] = {}
         self.last = 0
 
     def next(self) -> int:
@@ -130,6 +148,7 @@ class _Queue:
     def add(self, record: _Record) -> None:
         self.jobs[record.job.id] = record
         self.put_back(record)
+        self.deliver(record)
         for family in record.unfinished:
             self.children.setdefault(family, {})[record.job.id] = None
 
@@ -166,8 +185,16 @@ class _Queue:
         self.take_out(record)
         if state is State.WAITING and event is not Event.RELEASE:
             record.place = self.next()
+        entered = state is not record.job.state
         record.job = replace(record.job, state=state, **changes)
         self.put_back(record)
+        if entered:
+            self.deliver(record)
+
+    def deliver(self, record: _Record) -> None:
+        """Entering a state that a broker delivers makes a delivery, entering another one ends it."""
+        delivered = self.store.broker and record.job.state in (State.WAITING, *DEAD_LETTER)
+        record.delivery = _Delivery(os.urandom(16).hex()) if delivered else None
 
     def end(
         self, record: _Record, event: Event, state: State, now: int, **changes: Any
@@ -279,21 +306,33 @@ class _Queue:
 class _Store:
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.broker = False
         self.queues: dict[str, _Queue] = {}
+
+    def enable_broker(self) -> None:
+        """From now on every job that a broker delivers has a delivery, those that are there too."""
+        with self.lock:
+            if not self.broker:
+                self.broker = True
+                for queue in self.queues.values():
+                    for record in queue.jobs.values():
+                        queue.deliver(record)
 
     def queue(self, name: str) -> _Queue:
         """The queue of that name, made on its first use."""
-        return self.queues.setdefault(model.check_queue(name), _Queue(name))
+        return self.queues.setdefault(model.check_queue(name), _Queue(name, self))
 
 
 _stores: dict[str, _Store] = {}
 _stores_lock = threading.Lock()
 
 
-def open(url: str, *, clock: Clock | None = None) -> MemoryBackend:
+def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> MemoryBackend:
     """Opens `memory://name`; handles of one name in one process share one store."""
     with _stores_lock:
         store = _stores.setdefault(url.partition("://")[2], _Store())
+    if broker:
+        store.enable_broker()
     return MemoryBackend(store, clock or (lambda: time.time_ns() // 1_000_000))
 
 
@@ -385,21 +424,23 @@ class MemoryBackend:
             now = self._clock()
             self._promote(queue, now, request.limit)
             records = list(islice(queue.in_order(State.WAITING), request.limit))
-            for record in records:
-                record.settled = None
-                queue.move(
-                    record,
-                    Event.CLAIM,
-                    State.ACTIVE,
-                    claim_token=request.token,
-                    worker=request.worker,
-                    claimed_at=now,
-                    heartbeat_at=now,
-                    stale_at=now + request.stale_after_ms,
-                    deliveries=record.job.deliveries + 1,
-                    progress=None,
-                )
-            return [self._claimed(record) for record in records]
+            return [self._take(queue, record, request, now) for record in records]
+
+    def _take(self, queue: _Queue, record: _Record, request: ClaimRequest, now: int) -> ClaimedJob:
+        record.settled = None
+        queue.move(
+            record,
+            Event.CLAIM,
+            State.ACTIVE,
+            claim_token=request.token,
+            worker=request.worker,
+            claimed_at=now,
+            heartbeat_at=now,
+            stale_at=now + request.stale_after_ms,
+            deliveries=record.job.deliveries + 1,
+            progress=None,
+        )
+        return self._claimed(record)
 
     @staticmethod
     def _claimed(record: _Record) -> ClaimedJob:
@@ -706,7 +747,140 @@ class MemoryBackend:
         with self._lock:
             now = self._clock()
             wanted = sorted(self._store.queues) if names is None else names
-            return [(self._store.queues.get(name) or _Queue(name)).info(now, exact=exact) for name in wanted]
+            return [
+                (self._store.queues.get(name) or _Queue(name, self._store)).info(now, exact=exact)
+                for name in wanted
+            ]
+
+    # Schedules
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        with self._lock:
+            schedules = self._store.queue(schedule.queue).schedules
+            old = schedules.get(schedule.id)
+            schedules[schedule.id] = StoredSchedule(
+                schedule,
+                revision=old.revision + 1 if old else 1,
+                changed_at=self._clock(),
+                paused=old.paused if old else False,
+                next_slot=None,
+                last_slot=old.last_slot if old else None,
+            )
+
+    def remove_schedule(self, queue: str, schedule_id: str) -> bool:
+        with self._lock:
+            found = self._store.queues.get(queue)
+            return bool(found and found.schedules.pop(schedule_id, None))
+
+    def pause_schedule(self, queue: str, schedule_id: str, paused: bool) -> bool:
+        with self._lock:
+            found = self._store.queues.get(queue)
+            old = found.schedules.get(schedule_id) if found else None
+            if not found or not old:
+                return False
+            if old.paused and not paused:
+                old = replace(old, changed_at=self._clock(), next_slot=None)
+            found.schedules[schedule_id] = replace(old, paused=paused)
+            return True
+
+    def list_schedules(self, queue: str, after: str | None = None, limit: int = 100) -> list[StoredSchedule]:
+        base.check_limit(limit)
+        with self._lock:
+            found = self._store.queues.get(queue)
+            names = sorted(found.schedules) if found else []
+            behind = [name for name in names if after is None or name > after]
+            return [found.schedules[name] for name in behind[:limit]] if found else []
+
+    def due_schedules(self, queue: str, limit: int) -> DueSchedules:
+        base.check_limit(limit)
+        with self._lock:
+            now = self._clock()
+            found = self._store.queues.get(queue)
+            due = [
+                stored
+                for stored in (found.schedules.values() if found else ())
+                if not stored.paused and (stored.next_slot is None or stored.next_slot <= now)
+            ]
+            due.sort(key=lambda stored: (stored.next_slot or 0, stored.schedule.id))
+            return DueSchedules(now, due[:limit])
+
+    def advance_schedule(
+        self,
+        queue: str,
+        schedule_id: str,
+        revision: int,
+        slot: int | None,
+        next_slot: int,
+        last_slot: int | None,
+    ) -> bool:
+        with self._lock:
+            found = self._store.queues.get(queue)
+            old = found.schedules.get(schedule_id) if found else None
+            if not found or not old or (old.revision, old.next_slot) != (revision, slot):
+                return False
+            last = old.last_slot if last_slot is None else last_slot
+            found.schedules[schedule_id] = replace(old, next_slot=next_slot, last_slot=last)
+            return True
+
+    # What a broker needs
+
+    def take_unpublished(self, queue: str, min_age_ms: int, limit: int) -> list[Unpublished]:
+        base.check_limit(limit)
+        with self._lock:
+            found = self._store.queues.get(queue)
+            now = self._clock()
+            taken: list[Unpublished] = []
+            for record in found.jobs.values() if found else ():
+                delivery = record.delivery
+                if delivery is None or delivery.published_at is not None or len(taken) == limit:
+                    continue
+                if delivery.taken_at is None or delivery.taken_at <= now - min_age_ms:
+                    delivery.taken_at = now
+                    target = Target.MAIN if record.job.state is State.WAITING else Target.DLQ
+                    taken.append(Unpublished(record.job.id, delivery.token, record.job.priority, target))
+            return taken
+
+    def _delivery(self, queue: str, job_id: str, token: str) -> tuple[_Queue, _Record, _Delivery] | None:
+        """The record that this delivery is still about."""
+        found = self._store.queues.get(queue)
+        record = found.jobs.get(job_id) if found else None
+        if found and record and record.delivery and record.delivery.token == token:
+            return found, record, record.delivery
+        return None
+
+    def mark_published(self, queue: str, job_id: str, token: str) -> bool:
+        with self._lock:
+            found = self._delivery(queue, job_id, token)
+            if not found:
+                return False
+            found[2].published_at = self._clock()
+            return True
+
+    def claim_delivery(self, request: ClaimRequest, job_id: str, token: str) -> ClaimedJob | NotClaimed:
+        with self._lock:
+            if held := self._held(Claim(request.queue, job_id, request.token)):
+                return self._claimed(held[1])
+            found = self._delivery(request.queue, job_id, token)
+            if not found or found[1].job.state is not State.WAITING:
+                return NotClaimed.GONE
+            queue, record, _ = found
+            return NotClaimed.PAUSED if queue.paused else self._take(queue, record, request, self._clock())
+
+    def republish(self, queue: str, older_than_ms: int, limit: int) -> list[str]:
+        base.check_limit(limit)
+        with self._lock:
+            found = self._store.queues.get(queue)
+            before = self._clock() - older_than_ms
+            lost = [
+                (record.delivery.published_at, record.place, record)
+                for record in (found.in_order(State.WAITING) if found else ())
+                if record.delivery and record.delivery.published_at is not None
+                if record.delivery.published_at <= before
+            ]
+            lost.sort(key=lambda item: item[:2])
+            for _, _, record in lost[:limit]:
+                record.delivery = _Delivery(os.urandom(16).hex())
+            return [record.job.id for _, _, record in lost[:limit]]
 
     # Housekeeping
 

@@ -33,6 +33,7 @@ from ...model import (
     Cancelled,
     CancelStatus,
     Capabilities,
+    CatchUp,
     Claim,
     ClaimedJob,
     ClaimRequest,
@@ -44,6 +45,7 @@ from ...model import (
     Dependant,
     Drained,
     Dropped,
+    DueSchedules,
     Enqueued,
     EnqueueStatus,
     Finding,
@@ -51,6 +53,7 @@ from ...model import (
     JobError,
     JobPage,
     NewJob,
+    NotClaimed,
     ParentPolicy,
     QueueInfo,
     Recovered,
@@ -58,12 +61,16 @@ from ...model import (
     Removed,
     Retried,
     RetryStatus,
+    Schedule,
     Settle,
     Settled,
     Settlement,
     SettleResult,
     Severity,
     State,
+    StoredSchedule,
+    Target,
+    Unpublished,
     WorkerInfo,
 )
 from .. import base
@@ -76,8 +83,8 @@ CAPABILITIES = Capabilities(
     strict_priority=True,
     dedup=True,
     dependencies=True,
-    schedules=False,
-    broker_store=False,
+    schedules=True,
+    broker_store=True,
     transactional_enqueue=False,
     one_round_trip=True,
     clock="this host, read under the write lock",
@@ -99,7 +106,7 @@ _inherited: list[sqlite3.Connection] = []
 """Connections that a fork brought along: closing one would drop the parent's file locks, so they are kept."""
 
 
-def open(url: str, *, clock: Clock | None = None) -> SqliteBackend:
+def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> SqliteBackend:
     """Opens `sqlite:///relative/path` or `sqlite:////absolute/path`, with the options `busy_timeout_ms`
     (30000) and `max_page_count` (a limit on the file's size). The file and its schema are made on first
     use."""
@@ -121,7 +128,7 @@ def open(url: str, *, clock: Clock | None = None) -> SqliteBackend:
                 f"{name}={value} is no option of sqlite://: it takes whole numbers for {', '.join(options)}"
             )
         options[name] = int(value)
-    return SqliteBackend(Path(path), clock=clock, **options)
+    return SqliteBackend(Path(path), broker=broker, clock=clock, **options)
 
 
 @cache
@@ -201,15 +208,21 @@ class _Transaction:
             budget -= min(budget, len(children))
         return tuple(dependants)
 
-    def set_aside(self, row: sqlite3.Row, why: str) -> None:
-        failed = self.row(
-            "set_aside",
-            number=row["number"],
-            error=_error_text(JobError("CorruptRecord", why)),
-            backoff=codec.encode_backoff(model.DEFAULT_BACKOFF).decode("ascii"),
-        )
-        assert failed is not None
-        self.ended(row["queue"], failed)
+    def claimed(self, row: sqlite3.Row) -> ClaimedJob | None:
+        """The claimed job, or None where its record cannot be read: it fails at once, so that it hides no
+        other."""
+        try:
+            return ClaimedJob(Claim(row["queue"], row["id"], row["claim_token"]), _job(row))
+        except CorruptRecord as error:
+            failed = self.row(
+                "set_aside",
+                number=row["number"],
+                error=_error_text(JobError("CorruptRecord", str(error))),
+                backoff=codec.encode_backoff(model.DEFAULT_BACKOFF).decode("ascii"),
+            )
+            assert failed is not None
+            self.ended(row["queue"], failed)
+            return None
 
     def key_holder(self, queue: str, key: str) -> str | None:
         row = self.row("key_holder", queue=queue, key=key)
@@ -230,11 +243,13 @@ class SqliteBackend:
         self,
         path: Path,
         *,
+        broker: bool = False,
         clock: Clock | None = None,
         busy_timeout_ms: int = 30_000,
         max_page_count: int = 0,
     ) -> None:
         self._path = path
+        self._broker = broker
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
         self._busy_timeout_ms = busy_timeout_ms
         self._max_page_count = max_page_count
@@ -264,6 +279,8 @@ class SqliteBackend:
                     f"{self._path} has schema {version}, this library works with {newest}: "
                     + ("run `mayflymq migrate`" if version < newest else "update mayflymq here")
                 )
+            if self._broker:
+                connection.execute(_sql("enable_broker"))
         except BaseException:
             connection.close()
             raise
@@ -468,13 +485,7 @@ class SqliteBackend:
                 stale_after_ms=request.stale_after_ms,
             )
             held = tx.rows("held", queue=request.queue, token=request.token)
-        claimed = []
-        for row in held:
-            try:
-                claimed.append(ClaimedJob(Claim(row["queue"], row["id"], row["claim_token"]), _job(row)))
-            except CorruptRecord as error:
-                tx.set_aside(row, str(error))
-        return claimed
+        return [claimed for row in held if (claimed := tx.claimed(row))]
 
     def heartbeat(self, beats: Sequence[Beat]) -> list[ClaimStatus]:
         base.check_batch("beats", beats)
@@ -661,7 +672,7 @@ class SqliteBackend:
                 return Dropped(False)
             if row["active"] and not force:
                 return Dropped(False, row["active"])
-            for statement in ("drop_jobs", "drop_keys", "drop_cascades", "drop_queue"):
+            for statement in ("drop_jobs", "drop_keys", "drop_cascades", "drop_schedules", "drop_queue"):
                 tx.rows(statement, queue=queue)
             return Dropped(True)
 
@@ -719,6 +730,114 @@ class SqliteBackend:
             oldest_waiting_age_ms=max(0, tx.now - oldest) if oldest is not None else None,
             oldest_heartbeat_age_ms=workers[0]["age"] if workers else None,
         )
+
+    # Schedules
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        with self._transaction() as tx:
+            tx.rows("add_queue", queue=schedule.queue)
+            tx.rows(
+                "put_schedule",
+                queue=schedule.queue,
+                id=schedule.id,
+                task=schedule.task,
+                payload=schedule.payload,
+                every_ms=schedule.every_ms,
+                cron=schedule.cron,
+                timezone=schedule.timezone,
+                catch_up=schedule.catch_up,
+                priority=schedule.priority,
+                ttl_ms=schedule.ttl_ms,
+                timeout_ms=schedule.timeout_ms,
+                max_retries=schedule.max_retries,
+                backoff=codec.encode_backoff(schedule.backoff).decode("ascii"),
+            )
+
+    def remove_schedule(self, queue: str, schedule_id: str) -> bool:
+        with self._transaction() as tx:
+            return tx.row("remove_schedule", queue=queue, id=schedule_id) is not None
+
+    def pause_schedule(self, queue: str, schedule_id: str, paused: bool) -> bool:
+        with self._transaction() as tx:
+            return tx.row("pause_schedule", queue=queue, id=schedule_id, paused=paused) is not None
+
+    def list_schedules(self, queue: str, after: str | None = None, limit: int = 100) -> list[StoredSchedule]:
+        base.check_limit(limit)
+        with self._reading() as tx:
+            rows = tx.rows("list_schedules", queue=queue, after=after or "", limit=limit)
+        return [_schedule(row) for row in rows]
+
+    def due_schedules(self, queue: str, limit: int) -> DueSchedules:
+        base.check_limit(limit)
+        with self._reading() as tx:
+            rows = tx.rows("due_schedules", queue=queue, limit=limit)
+            return DueSchedules(tx.now, [_schedule(row) for row in rows])
+
+    def advance_schedule(
+        self,
+        queue: str,
+        schedule_id: str,
+        revision: int,
+        slot: int | None,
+        next_slot: int,
+        last_slot: int | None,
+    ) -> bool:
+        with self._transaction() as tx:
+            moved = tx.row(
+                "advance_schedule",
+                queue=queue,
+                id=schedule_id,
+                revision=revision,
+                slot=slot,
+                next_slot=next_slot,
+                last_slot=last_slot,
+            )
+            return moved is not None
+
+    # What a broker needs
+
+    def take_unpublished(self, queue: str, min_age_ms: int, limit: int) -> list[Unpublished]:
+        base.check_limit(limit)
+        with self._transaction() as tx:
+            rows = tx.rows("unpublished", queue=queue, before=tx.now - min_age_ms, limit=limit)
+            for row in rows:
+                tx.rows("take_unpublished", number=row["number"])
+        targets = [Target.MAIN if row["state"] == State.WAITING else Target.DLQ for row in rows]
+        return [
+            Unpublished(row["id"], row["token"], row["priority"], target)
+            for row, target in zip(rows, targets, strict=True)
+        ]
+
+    def mark_published(self, queue: str, job_id: str, token: str) -> bool:
+        with self._transaction() as tx:
+            return tx.row("mark_published", queue=queue, id=job_id, token=token) is not None
+
+    def claim_delivery(self, request: ClaimRequest, job_id: str, token: str) -> ClaimedJob | NotClaimed:
+        with self._transaction() as tx:
+            held = {row["id"]: row for row in tx.rows("held", queue=request.queue, token=request.token)}
+            if job_id not in held:
+                row = tx.row("find_delivery", queue=request.queue, id=job_id, token=token)
+                if row is None:
+                    return NotClaimed.GONE
+                if row["paused"]:
+                    return NotClaimed.PAUSED
+                tx.rows(
+                    "claim_one",
+                    number=row["number"],
+                    token=request.token,
+                    worker=request.worker,
+                    stale_after_ms=request.stale_after_ms,
+                )
+                held = {row["id"]: row for row in tx.rows("held", queue=request.queue, token=request.token)}
+            return tx.claimed(held[job_id]) or NotClaimed.GONE
+
+    def republish(self, queue: str, older_than_ms: int, limit: int) -> list[str]:
+        base.check_limit(limit)
+        with self._transaction() as tx:
+            rows = tx.rows("lost_deliveries", queue=queue, before=tx.now - older_than_ms, limit=limit)
+            for row in rows:
+                tx.rows("republish", number=row["number"])
+            return [row["id"] for row in rows]
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -825,4 +944,25 @@ def _read_job(row: sqlite3.Row) -> Job:
         first_error=_error(row["first_error"]),
         finished_at=row["finished_at"],
         format=row["format"],
+    )
+
+
+def _schedule(row: sqlite3.Row) -> StoredSchedule:
+    schedule = Schedule(
+        id=row["id"],
+        queue=row["queue"],
+        task=row["task"],
+        payload=row["payload"],
+        every_ms=row["every_ms"],
+        cron=row["cron"],
+        timezone=row["timezone"],
+        catch_up=CatchUp(row["catch_up"]),
+        priority=row["priority"],
+        ttl_ms=row["ttl_ms"],
+        timeout_ms=row["timeout_ms"],
+        max_retries=row["max_retries"],
+        backoff=codec.decode_backoff(row["backoff"].encode("ascii")),
+    )
+    return StoredSchedule(
+        schedule, row["revision"], row["changed_at"], bool(row["paused"]), row["next_slot"], row["last_slot"]
     )

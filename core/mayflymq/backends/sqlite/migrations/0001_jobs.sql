@@ -106,3 +106,65 @@ CREATE TABLE dedup_keys (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX dedup_windows ON dedup_keys (queue, until) WHERE until IS NOT NULL;
+
+CREATE TABLE schedules (
+    queue TEXT NOT NULL,
+    id TEXT NOT NULL,
+    format INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
+    next_slot INTEGER,
+    last_slot INTEGER,
+    task TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    every_ms INTEGER,
+    cron TEXT,
+    timezone TEXT NOT NULL,
+    catch_up TEXT NOT NULL CHECK (catch_up IN ('skip', 'one', 'all')),
+    priority INTEGER NOT NULL,
+    ttl_ms INTEGER,
+    timeout_ms INTEGER,
+    max_retries INTEGER NOT NULL,
+    backoff TEXT NOT NULL,
+    PRIMARY KEY (queue, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX schedules_due ON schedules (queue, next_slot, id) WHERE NOT paused;
+
+-- 'broker' stands here once the store keeps the state for a message broker.
+CREATE TABLE options (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+
+-- What a broker delivers: one row for each job that is waiting, failed or expired.
+CREATE TABLE deliveries (
+    number INTEGER PRIMARY KEY,
+    job INTEGER NOT NULL UNIQUE REFERENCES jobs (number) ON DELETE CASCADE,
+    queue TEXT NOT NULL,
+    token TEXT NOT NULL,
+    taken_at INTEGER,
+    published_at INTEGER
+) STRICT;
+
+CREATE INDEX deliveries_unpublished ON deliveries (queue, job) WHERE published_at IS NULL;
+CREATE INDEX deliveries_published ON deliveries (queue, published_at) WHERE published_at IS NOT NULL;
+
+-- Triggers, so that no transition can forget it.
+CREATE TRIGGER deliver_all AFTER INSERT ON options WHEN new.name = 'broker'
+BEGIN
+    INSERT INTO deliveries (job, queue, token)
+    SELECT number, queue, lower(hex(randomblob(16))) FROM jobs WHERE state IN ('waiting', 'failed', 'expired');
+END;
+
+CREATE TRIGGER deliver_new AFTER INSERT ON jobs
+WHEN new.state IN ('waiting', 'failed', 'expired') AND EXISTS (SELECT 1 FROM options WHERE name = 'broker')
+BEGIN
+    INSERT INTO deliveries (job, queue, token) VALUES (new.number, new.queue, lower(hex(randomblob(16))));
+END;
+
+CREATE TRIGGER deliver_moved AFTER UPDATE OF state ON jobs
+WHEN new.state <> old.state AND EXISTS (SELECT 1 FROM options WHERE name = 'broker')
+BEGIN
+    DELETE FROM deliveries WHERE job = new.number;
+    INSERT INTO deliveries (job, queue, token)
+    SELECT new.number, new.queue, lower(hex(randomblob(16))) WHERE new.state IN ('waiting', 'failed', 'expired');
+END;

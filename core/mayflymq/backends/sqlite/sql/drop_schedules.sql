@@ -1,0 +1,2 @@
+-- Every schedule of the queue.
+DELETE FROM schedules WHERE queue = :queue

@@ -1,0 +1,2 @@
+-- A delivery is handed out.
+UPDATE deliveries SET taken_at = :now WHERE number = :number
