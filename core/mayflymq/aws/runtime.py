@@ -136,7 +136,11 @@ def stalled_sweep_handler(event: Any, context: Any) -> dict[str, Any]:
     _begin(context)
     chosen = settings()
     report = maintenance.sweep(
-        backend(), limit=chosen.sweep_limit, max_stalls=chosen.max_stalls, remaining_ms=_remaining(context)
+        backend(),
+        limit=chosen.sweep_limit,
+        max_stalls=chosen.max_stalls,
+        remaining_ms=_remaining(context),
+        margin_ms=round(chosen.margin * 1000),
     )
     return _finish("stalled_sweep", report.as_dict())
 
@@ -144,7 +148,13 @@ def stalled_sweep_handler(event: Any, context: Any) -> dict[str, Any]:
 def delayed_promoter_handler(event: Any, context: Any) -> dict[str, Any]:
     """Promotes due jobs of every queue (P1) and returns the PromoteReport."""
     _begin(context)
-    report = maintenance.promote(backend(), limit=settings().promote_limit, remaining_ms=_remaining(context))
+    chosen = settings()
+    report = maintenance.promote(
+        backend(),
+        limit=chosen.promote_limit,
+        remaining_ms=_remaining(context),
+        margin_ms=round(chosen.margin * 1000),
+    )
     return _finish("delayed_promoter", report.as_dict())
 
 
@@ -154,7 +164,9 @@ def _begin(context: Any) -> None:
 
 
 def _finish(function: str, report: dict[str, Any]) -> dict[str, Any]:
-    logger().info("finished", extra={"function": function, "report": report})
+    # What failed was logged where it failed; the level lets an alarm count the invocations that it touched.
+    write = logger().warning if report["errors"] else logger().info
+    write("finished", extra={"function": function, "report": report})
     return report
 
 
