@@ -311,6 +311,39 @@ def test_a_function_imports_what_it_needs_and_no_more(function: str) -> None:
     assert not loaded & unwanted
 
 
+def test_the_handlers_work_outside_lambda(tmp_path: Path) -> None:
+    """Without a context there is no deadline; what a container keeps is read and opened once."""
+    program = """
+import json, os
+import mayflymq
+from mayflymq.aws import runtime
+
+@mayflymq.task
+def add(a, b):
+    return a + b
+
+answers = [runtime.enqueue_handler({"task": "add", "args": [1, 2], "id": "x"}, None)]
+os.environ["MAYFLYMQ_BACKEND_URL"] = "memory://another"
+answers += [handler({}, None) for handler in
+            (runtime.claim_and_run_handler, runtime.stalled_sweep_handler, runtime.delayed_promoter_handler)]
+assert runtime.backend() is runtime.backend() is mayflymq.default_backend()
+answers += [mayflymq.Queue("default").get("x").result.decode()]
+print(json.dumps(answers))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(ROOT / "core"), "MAYFLYMQ_BACKEND_URL": "memory://one"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    enqueued, run, sweep, promoter, result = json.loads(done.stdout.splitlines()[-1])
+    assert (enqueued["state"], run["completed"], result) == ("waiting", 1, "3")
+    assert (sweep["queues"], promoter["queues"]) == (1, 1)
+
+
 def test_the_sample_events_are_all_used() -> None:
     source = Path(__file__).read_text()
     for path in (ROOT / "events").glob("*.json"):

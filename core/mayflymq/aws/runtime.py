@@ -63,12 +63,10 @@ def api() -> Api:
 
 @cache
 def logger() -> Logger:
-    """The structured log. The library's own records go the same way."""
-    made = Logger(service="mayflymq", level=settings().log_level)
-    library = logging.getLogger("mayflymq")
-    library.handlers = list(made.handlers)
-    library.setLevel(made.log_level)
-    library.propagate = False  # the runtime's own handler would print each record a second time, as text
+    """The structured log, which is the library's own too: each record is one line of JSON on stdout."""
+    made = Logger(service="mayflymq", name="mayflymq", level=settings().log_level)
+    # The runtime's own handler, on the root logger, would print each record a second time, as text.
+    logging.getLogger("mayflymq").propagate = False
     return made
 
 
@@ -84,12 +82,6 @@ def initialise(*, tasks: bool = False, http: bool = False) -> None:
         load_tasks()
     if http:
         api()
-
-
-def forget() -> None:
-    """Makes the next call read the settings and open the backend anew: for tests, no container needs it."""
-    for kept in (settings, backend, load_tasks, api, logger):
-        kept.cache_clear()
 
 
 # Handlers
@@ -186,10 +178,11 @@ def _end_process(abandoned: int) -> None:
     """Ends the process of a container in which handlers still run that no one could stop.
 
     They run in threads and their jobs are settled as timed out; reusing the process would let them act in
-    the midst of later invocations. It ends here, before the answer: once that is sent, the platform may
-    freeze the process at any moment, and what was to end it would end the next invocation. So this one
-    counts as failed (Runtime.ExitError) with its report in the log, and Lambda starts the next in a fresh
-    process. A wake-up that the platform repeats because of it finds the jobs as the backend has them.
+    the midst of later invocations. It ends here, before the answer. An exit after it fails the invocation
+    just the same (seen under the emulator) when it comes at once, and the next invocation when the platform
+    freezes the process first. So this one counts as failed (Runtime.ExitError) with its report in the log,
+    and Lambda starts the next in a fresh process. A wake-up that the platform repeats because of it finds
+    the jobs as the backend has them.
     """
     logger().error("ending the process: handlers could not be stopped", extra={"abandoned": abandoned})
     sys.stdout.flush()
