@@ -2,8 +2,8 @@
 
     python -m tests.contract.actors URL NOW FUNCTION ARGS
 
-An actor says READY, waits for the starting signal, plays one function and says what it returned, one JSON line each.
-NOW is where its clock stands still, null for the store's own clock.
+An actor says READY, waits for the starting signal, plays one function and says what it returned, one JSON line
+each. NOW is where its clock stands still, null for the store's own clock.
 """
 
 from __future__ import annotations
@@ -76,6 +76,14 @@ def claim_all(backend: Backend, stage: Stage, queue: str, worker: str, limit: in
         got += [each.job.id for each in claimed]
 
 
+def claim_by_tokens(
+    backend: Backend, stage: Stage, queue: str, prefix: str, calls: int, limit: int
+) -> list[list[str]]:
+    """One claim under each of a row of tokens; what each gave."""
+    requests = [ClaimRequest(queue, limit, f"{prefix}-{n}", prefix, 30_000) for n in range(calls)]
+    return [[each.job.id for each in backend.claim(request)] for request in requests]
+
+
 def work_all(backend: Backend, stage: Stage, queue: str, worker: str, limit: int) -> list[str]:
     """Claims and completes until nothing is left, with the next claim in each settle's call."""
     done: list[str] = []
@@ -89,7 +97,9 @@ def work_all(backend: Backend, stage: Stage, queue: str, worker: str, limit: int
     return done
 
 
-def claim_and_hold(backend: Backend, stage: Stage, queue: str, token: str, limit: int, stale_after_ms: int) -> None:
+def claim_and_hold(
+    backend: Backend, stage: Stage, queue: str, token: str, limit: int, stale_after_ms: int
+) -> None:
     """Claims, says what it got, and never settles it."""
     claimed = backend.claim(ClaimRequest(queue, limit, token, token, stale_after_ms))
     stage.say([each.job.id for each in claimed])
@@ -138,16 +148,20 @@ VERBS: dict[str, Callable[[Backend, str, str, str], object]] = {
     "replay": lambda backend, queue, token, id: backend.retry(queue, [id])[0].status,
     "enqueue": _enqueue(lambda queue, token, id: NewJob(id=id, queue=queue, task="t", payload=b"{}")),
     "enqueue_child": _enqueue(
-        lambda queue, token, id: NewJob(id=f"{id}-child", queue=queue, task="t", payload=b"{}", depends_on=(id,))
+        lambda queue, token, id: NewJob(
+            id=f"{id}-child", queue=queue, task="t", payload=b"{}", depends_on=(id,)
+        )
     ),
     "enqueue_keyed": _enqueue(
-        lambda queue, token, id: NewJob(id=f"{id}-{token}", queue=queue, task="t", payload=b"{}", dedup=Dedup(id))
+        lambda queue, token, id: NewJob(
+            id=f"{id}-{token}", queue=queue, task="t", payload=b"{}", dedup=Dedup(id)
+        )
     ),
 }
 
 FUNCTIONS: dict[str, Callable[..., object]] = {
     function.__name__: function
-    for function in (claim_all, work_all, claim_and_hold, sweep_all, promote_all, each)
+    for function in (claim_all, claim_by_tokens, work_all, claim_and_hold, sweep_all, promote_all, each)
 }
 
 

@@ -75,9 +75,13 @@ class Bench:
 
     def enqueue(self, *jobs: str | NewJob, **options: object) -> list[Enqueued]:
         """Enqueues in one call; the options go for the jobs given by id."""
-        return self.backend.enqueue([self.new(job, **options) if isinstance(job, str) else job for job in jobs])
+        return self.backend.enqueue(
+            [self.new(job, **options) if isinstance(job, str) else job for job in jobs]
+        )
 
-    def claim(self, limit: int = 1, token: str | None = None, stale_after_ms: int = STALE, worker: str = "w") -> list[ClaimedJob]:
+    def claim(
+        self, limit: int = 1, token: str | None = None, stale_after_ms: int = STALE, worker: str = "w"
+    ) -> list[ClaimedJob]:
         return self.backend.claim(self.request(limit, token, stale_after_ms, worker))
 
     def request(
@@ -156,7 +160,9 @@ class Bench:
 
     def counts(self) -> dict[str, int]:
         """The states that have jobs, and how many."""
-        return {name: count for name, count in dataclasses.asdict(self.info(exact=True).counts).items() if count}
+        return {
+            name: count for name, count in dataclasses.asdict(self.info(exact=True).counts).items() if count
+        }
 
 
 def pages(backend: Backend, queue: str, state: State, limit: int) -> list[Job]:

@@ -1,8 +1,8 @@
 """What the suite asks of a backend's harness, and the actors that play against each other in its race tests.
 
 To add a backend, write `harness_<name>.py` with a subclass of `Harness` called `HARNESS`, and add the name to
-BACKENDS in conftest.py. The tests never ask which backend they run on: they look at `backend.capabilities`, and at
-the two `can_plant_...` attributes below.
+BACKENDS in conftest.py. The tests never ask which backend they run on: they look at `backend.capabilities`,
+and at the two `can_plant_...` attributes below.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class Harness:
 
     def spawn(self, function: str, *args: object, real_clock: bool = False) -> Actor:
         """Starts a function of actors.py with a handle of its own: in a process where the store is shared by
-        processes, else in a thread. Its clock stands still at the test's now. It says READY and waits for `go`."""
+        processes, else in a thread. Its clock stands still at the test's now. It says READY, then waits for
+        `go`."""
         now = None if real_clock else self.clock.now
         kind = ProcessActor if self._handles[0].capabilities.shared else ThreadActor
         actor = kind(self.url(), now, function, args)
@@ -149,7 +150,17 @@ class Actor(Protocol):
 class ProcessActor:
     def __init__(self, url: str, now: int | None, function: str, args: tuple[object, ...]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", actors.__name__, url, json.dumps(now), function, json.dumps(args)],
+            [
+                sys.executable,
+                "-W",
+                "error",
+                "-m",
+                actors.__name__,
+                url,
+                json.dumps(now),
+                function,
+                json.dumps(args),
+            ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -180,6 +180,10 @@ def test_a_heartbeat_of_several_claims_is_one_call(q: Bench) -> None:
     claims = [each.claim for each in q.claim(3)]
     q.cancel("b")
     q.clock.advance(STALE - 1)
-    assert q.backend.heartbeat([Beat(claim, STALE) for claim in claims]) == ["held", "cancel_requested", "held"]
+    assert q.backend.heartbeat([Beat(claim, STALE) for claim in claims]) == [
+        "held",
+        "cancel_requested",
+        "held",
+    ]
     q.clock.advance(STALE - 1)
     assert q.sweep() == []

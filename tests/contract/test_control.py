@@ -135,7 +135,13 @@ def test_a_manual_retry_starts_again_but_forgets_no_delivery(q: Bench) -> None:
     [answer] = q.backend.retry(q.queue, ["j"])
     assert (answer.status, answer.state, answer.holder) == ("retried", "waiting", None)
     assert q.get() == changed(
-        before, state="waiting", failures=0, replays=1, retried_at=q.clock.now, progress=None, finished_at=None
+        before,
+        state="waiting",
+        failures=0,
+        replays=1,
+        retried_at=q.clock.now,
+        progress=None,
+        finished_at=None,
     )
     assert q.info().dead_letters == 0
     assert q.settle(q.hold("j"), "complete") == "applied"
@@ -225,7 +231,13 @@ def test_a_drain_never_answers_a_child_that_it_failed_on_its_way(q: Bench) -> No
 
 @pytest.mark.promise("A6")
 def test_clean_goes_by_state_age_and_limit_the_oldest_first(q: Bench) -> None:
-    for id, outcome in (("a", "complete"), ("b", "fail"), ("c", "complete"), ("d", "expire"), ("e", "cancel")):
+    for id, outcome in (
+        ("a", "complete"),
+        ("b", "fail"),
+        ("c", "complete"),
+        ("d", "expire"),
+        ("e", "cancel"),
+    ):
         q.ended(id, outcome)
         q.clock.advance(10)
     q.active("running")

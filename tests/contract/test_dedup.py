@@ -191,7 +191,11 @@ def test_clean_forgets_only_windows_that_are_over(q: Bench) -> None:
     q.enqueue("held", dedup=Dedup("held"))
     q.clock.advance(10)
     q.backend.clean(q.queue, TERMINAL, 0, 10)
-    assert [q.backend.dedup_holder(q.queue, key) for key in ("over", "open", "held")] == [None, "open", "held"]
+    assert [q.backend.dedup_holder(q.queue, key) for key in ("over", "open", "held")] == [
+        None,
+        "open",
+        "held",
+    ]
 
 
 # Debounce: the newer replaces the older while that is delayed
@@ -221,7 +225,9 @@ def test_debounce_holds_off_while_its_job_runs(q: Bench) -> None:
     assert q.enqueue("k", delay_ms=5, dedup=DEBOUNCE)[0].status == "deduplicated"
     q.settle(claim, "retry")
     [answer] = q.enqueue("k", delay_ms=5, dedup=DEBOUNCE)
-    assert (answer.status, answer.holder) == ("replaced", "j"), "a retry that waits for its time is delayed too"
+    assert (answer.status, answer.holder) == ("replaced", "j"), (
+        "a retry that waits for its time is delayed too"
+    )
 
 
 @pytest.mark.promise("G2", "G3")

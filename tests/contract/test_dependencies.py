@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from mayflymq import lifecycle
-from mayflymq.model import MAX_BATCH, MAX_CHILDREN_A_STEP, TERMINAL, Dependant, ParentPolicy, Recovery, Settle, State
+from mayflymq.model import (
+    MAX_BATCH,
+    MAX_CHILDREN_A_STEP,
+    TERMINAL,
+    Dependant,
+    ParentPolicy,
+    Recovery,
+    Settle,
+    State,
+)
 
 from .bench import OUTCOMES, STALE, Bench, changed
 from .harness import Harness
@@ -132,9 +141,16 @@ def test_a_parent_that_ends_badly_settles_its_children_by_their_policy(q: Bench,
     now = q.clock.now
 
     error = lifecycle.parent_failed("p", ended)
-    assert q.get("fails") == changed(before["fails"], state="failed", finished_at=now, error=error, first_error=error)
+    assert q.get("fails") == changed(
+        before["fails"], state="failed", finished_at=now, error=error, first_error=error
+    )
     assert q.get("grandchild").error == lifecycle.parent_failed("fails", "failed")
-    assert q.states("grandchild", "goes-on", "runs", "fails-late") == ["failed", "waiting", "waiting", "failed"]
+    assert q.states("grandchild", "goes-on", "runs", "fails-late") == [
+        "failed",
+        "waiting",
+        "waiting",
+        "failed",
+    ]
     assert q.get("runs-later") == before["runs-later"]
     assert q.get("joins") == before["joins"], "one parent is left"
     assert q.info().dead_letters == 3 + (ended in ("failed", "expired"))
@@ -153,7 +169,9 @@ def test_a_parent_that_had_ended_before_counts_the_same(q: Bench, outcome: str, 
     ended = str(q.state("p"))
     fails = outcome != "complete" and policy is FAIL
     states = ("failed",) * 3 if fails else ("waiting", "delayed", "blocked")
-    for id, parents, delay, state in zip("abc", (("p",), ("p",), ("p", "alive")), (0, 50, 0), states, strict=True):
+    for id, parents, delay, state in zip(
+        "abc", (("p",), ("p",), ("p", "alive")), (0, 50, 0), states, strict=True
+    ):
         [answer] = q.enqueue(id, depends_on=parents, on_parent_failure=policy, delay_ms=delay)
         assert (answer.status, answer.state) == ("created", state)
         assert q.get(id).error == (lifecycle.parent_failed("p", ended) if fails else None)

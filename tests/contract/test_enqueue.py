@@ -11,7 +11,7 @@ from .harness import Harness
 
 ODD = [
     "ümläut-ñ-日本語-🐝",
-    "it's \"quoted\" `so`",
+    'it\'s "quoted" `so`',
     "100%_of\\them",
     "a/b/../c?d=e&f#g",
     "{hash}:tag[1]*",
@@ -101,7 +101,9 @@ def test_odd_text_is_only_compared(q: Bench, other: Bench) -> None:
     assert {answer.status for answer in answers} == {"created"}
     claimed = {each.job.id: each for each in other.claim(100, token="ünïque '\"% token", worker="w'%\"ö")}
     assert list(claimed) == ids
-    assert all(each.job.task == id and each.claim.token == "ünïque '\"% token" for id, each in claimed.items())
+    assert all(
+        each.job.task == id and each.claim.token == "ünïque '\"% token" for id, each in claimed.items()
+    )
     for id in ids:
         assert q.backend.dedup_holder(q.queue, id) == id
         assert q.beat(claimed[id].claim) == "held"
@@ -117,7 +119,23 @@ def test_odd_text_is_only_compared(q: Bench, other: Bench) -> None:
 
 @pytest.mark.promise("G1")
 def test_ids_that_look_alike_are_different(q: Bench) -> None:
-    ids = ["a", "A", "a ", " a", "\u00e0", "a\u0300", "\uff41", "0", "00", "1", "1.0", "1e0", "\u00df", "ss", "SS"]
+    ids = [
+        "a",
+        "A",
+        "a ",
+        " a",
+        "\u00e0",
+        "a\u0300",
+        "\uff41",
+        "0",
+        "00",
+        "1",
+        "1.0",
+        "1e0",
+        "\u00df",
+        "ss",
+        "SS",
+    ]
     assert [answer.status for answer in q.enqueue(*ids)] == ["created"] * len(ids)
     assert q.take(100) == ids
 
@@ -153,7 +171,9 @@ def test_no_result_is_not_an_empty_one(q: Bench) -> None:
 
 
 @pytest.mark.promise("A5")
-@pytest.mark.parametrize("text", ["", "NUL \x00 inside", "lone \ud800 surrogate", "日本🐝", "line\nline\r\t\x1b[0m", "x" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "NUL \x00 inside", "lone \ud800 surrogate", "日本🐝", "line\nline\r\t\x1b[0m", "x" * 5000]
+)
 def test_an_error_is_kept_as_it_was(q: Bench, other: Bench, text: str) -> None:
     error = JobError("Boom", text, text)
     q.ended("j", Fail(error))
@@ -177,7 +197,17 @@ def test_an_error_is_kept_as_it_was(q: Bench, other: Bench, text: str) -> None:
 def test_every_field_survives_a_whole_life(q: Bench, other: Bench, options: dict[str, object]) -> None:
     new = q.new("j", **options)
     q.enqueue(new)
-    fields = ("task", "payload", "priority", "ttl_ms", "timeout_ms", "max_retries", "backoff", "depends_on", "dedup")
+    fields = (
+        "task",
+        "payload",
+        "priority",
+        "ttl_ms",
+        "timeout_ms",
+        "max_retries",
+        "backoff",
+        "depends_on",
+        "dedup",
+    )
     for step in ("retry-now", "release", "fail", "complete"):
         [claimed] = other.claim()
         for name in fields:

@@ -1,4 +1,4 @@
-"""Only the holder of a claim settles or renews it; what is sent twice answers what it answered, and changes nothing."""
+"""Only the holder of a claim settles or renews it; what is sent twice changes nothing the second time."""
 
 from __future__ import annotations
 
@@ -162,7 +162,9 @@ def test_the_same_kind_of_outcome_is_a_duplicate_whatever_it_carries(q: Bench, o
 
 
 @pytest.mark.promise("D7")
-@pytest.mark.parametrize("outcome", [Retry(0, OTHER_ERROR), Defer(0), Release()], ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize(
+    "outcome", [Retry(0, OTHER_ERROR), Defer(0), Release()], ids=lambda o: type(o).__name__
+)
 def test_a_duplicate_ends_with_the_next_claim(q: Bench, outcome) -> None:  # type: ignore[no-untyped-def]
     claim = q.ended("j", outcome)
     assert q.settle(claim, outcome) == "duplicate"

@@ -16,7 +16,12 @@ from .harness import Harness
 @pytest.mark.promise("A5")
 def test_get_answers_in_order_with_none_for_the_unknown(q: Bench) -> None:
     q.enqueue("a", "b")
-    assert [job and job.id for job in q.backend.get(q.queue, ["b", "nobody", "a", "b"])] == ["b", None, "a", "b"]
+    assert [job and job.id for job in q.backend.get(q.queue, ["b", "nobody", "a", "b"])] == [
+        "b",
+        None,
+        "a",
+        "b",
+    ]
     assert q.on(q.backend, f"{q.queue}-2").find("a") is None
 
 
@@ -30,7 +35,11 @@ def test_results_errors_and_progress_stay_inspectable(q: Bench) -> None:
     done, dead = q.get("done"), q.get("dead")
     assert (done.result, done.progress) == (b'{"answer":42}', 0.75)
     assert dead.error is not None
-    assert (dead.error.type, dead.error.message, dead.error.traceback) == ("Boom", "it went wrong", "Traceback: boom")
+    assert (dead.error.type, dead.error.message, dead.error.traceback) == (
+        "Boom",
+        "it went wrong",
+        "Traceback: boom",
+    )
     assert dead.first_error == dead.error
 
 
@@ -121,7 +130,9 @@ def test_a_queue_at_a_glance(q: Bench) -> None:
     zero = QueueInfo(q.queue, False, Counts(), 0, (), None, None)
     assert q.info() == zero
     q.enqueue(*"abcdefgh")
-    claims = [claimed.claim for claimed in q.claim(3, worker="w1")] + [claimed.claim for claimed in q.claim(2, worker="w2")]
+    claims = [claimed.claim for claimed in q.claim(3, worker="w1")] + [
+        claimed.claim for claimed in q.claim(2, worker="w2")
+    ]
     q.clock.advance(100)
     for claim, outcome in zip(claims, ("complete", "fail"), strict=False):
         q.settle(claim, outcome)
@@ -182,7 +193,15 @@ def test_a_url_is_all_that_names_a_backend(harness: Harness, q: Bench) -> None:
     capabilities = q.backend.capabilities
     assert isinstance(capabilities, Capabilities)
     assert harness.open().capabilities == capabilities
-    for name in ("durable", "shared", "strict_priority", "dedup", "dependencies", "schedules", "broker_store"):
+    for name in (
+        "durable",
+        "shared",
+        "strict_priority",
+        "dedup",
+        "dependencies",
+        "schedules",
+        "broker_store",
+    ):
         assert type(getattr(capabilities, name)) is bool
     assert capabilities.ordering
     assert capabilities.clock

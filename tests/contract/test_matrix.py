@@ -1,8 +1,8 @@
 """Every situation that a job can be in, times everything that can happen to it.
 
-The tables say what is expected; nothing in them is computed. A cell is `answer` when the whole record must stay as
-it was, else `answer>state`, and then CHANGES says which fields change: every other field must not. The last test
-holds the tables to lifecycle.TRANSITIONS, in both directions.
+The tables say what is expected; nothing in them is computed. A cell is `answer` when the whole record must stay
+as it was, else `answer>state`, and then CHANGES says which fields change: every other field must not. The last
+test holds the tables to lifecycle.TRANSITIONS, in both directions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LATER = 60_000
 DEBOUNCE = Dedup("key", DedupMode.DEBOUNCE)
 
 
-# How job `j` gets into each situation, by the public protocol only. Its worker's claim is the answer, where it had one.
+# How job `j` gets into each situation, by the public protocol only; the claim that its worker had, if any.
 
 
 def delayed(q: Bench) -> None:
@@ -122,8 +122,8 @@ SITUATIONS: dict[str, tuple[str | None, Callable[[Bench], Claim | None]]] = {
     "removed": (None, removed),
     "unknown": (None, lambda q: None),
 }
-"""The state in each, and the way there. `+p`: a parent has not ended. `marked`: a cancellation stands. `by-worker`: by
-the outcome Cancel. `under`: by a settle under a cancellation, which had asked for Complete."""
+"""The state in each, and the way there. `+p`: a parent has not ended. `marked`: a cancellation stands.
+`by-worker`: by the outcome Cancel. `under`: by a settle under a cancellation, which had asked for Complete."""
 
 
 # What happens to it, and what that answers
@@ -146,7 +146,9 @@ def cleaning(q: Bench, claim: Claim) -> str:
 
 
 def draining(include_delayed: bool) -> Callable[[Bench, Claim], str]:
-    return lambda q, claim: "removed" if "j" in q.backend.drain(q.queue, include_delayed, 100).job_ids else "-"
+    return lambda q, claim: (
+        "removed" if "j" in q.backend.drain(q.queue, include_delayed, 100).job_ids else "-"
+    )
 
 
 def dropping(force: bool) -> Callable[[Bench, Claim], str]:
@@ -314,7 +316,9 @@ def read(table: str) -> dict[tuple[str, str], str]:
 
 
 WORKER_ACTIONS = SETTLES.split("\n")[1].split()
-CELLS = {key: cell for table in (SETTLES, FUNCTIONS, OPERATOR, QUEUE, OTHERS) for key, cell in read(table).items()}
+CELLS = {
+    key: cell for table in (SETTLES, FUNCTIONS, OPERATOR, QUEUE, OTHERS) for key, cell in read(table).items()
+}
 
 
 # Which fields change, by action and, where that decides, the state that it leads to
@@ -373,7 +377,9 @@ CHANGES: dict[str, Callable[[Job, int, str], dict[str, Any]]] = {
     "claim": claimed,
     "promote": lambda job, now, state: {},
     "sweep": stalled,
-    "cancel": lambda job, now, state: {"cancel_requested": True} if state == "active" else {"finished_at": now},
+    "cancel": lambda job, now, state: (
+        {"cancel_requested": True} if state == "active" else {"finished_at": now}
+    ),
     "replay": lambda job, now, state: REPLAYED | {"replays": job.replays + 1, "retried_at": now},
     "drain": parent_ended("removed"),
     "drain-all": parent_ended("removed"),
@@ -383,7 +389,9 @@ CHANGES: dict[str, Callable[[Job, int, str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.promise("D4", "D7", "C4", "C5", "C14", "C15", "X1", "X2", "X3", "X6", "P1", "P3", "A2", "A3", "A4", "A6", "G1")
+@pytest.mark.promise(
+    "D4", "D7", "C4", "C5", "C14", "C15", "X1", "X2", "X3", "X6", "P1", "P3", "A2", "A3", "A4", "A6", "G1"
+)
 @pytest.mark.parametrize(("action", "situation"), CELLS, ids=lambda name: name)
 def test_cell(q: Bench, action: str, situation: str) -> None:
     answer, _, state = CELLS[action, situation].partition(">")
@@ -496,4 +504,6 @@ def test_the_tables_and_the_state_machine_say_the_same() -> None:
             tested.add((before, Event.CANCEL, after))
         elif after and action != "heartbeat" and (action, situation) not in IN_TWO_STEPS:
             tested.add((before, EVENTS[action], after))
-    assert tested == {(before, event, after) for (before, event), ends in TRANSITIONS.items() for after in ends}
+    assert tested == {
+        (before, event, after) for (before, event), ends in TRANSITIONS.items() for after in ends
+    }

@@ -17,7 +17,24 @@ LOW, HIGH = -(2**31), 2**31 - 1
 def test_a_lower_number_goes_first_over_the_whole_range(q: Bench) -> None:
     if not q.backend.capabilities.strict_priority:
         pytest.skip("ranges of priorities share a level on this backend")
-    priorities = [HIGH, 5, LOW, 0, -1, 1, LOW + 1, HIGH - 1, 2**24, 2**24 + 1, -(2**24) - 1, -(2**24), 10, 9, -10, -9]
+    priorities = [
+        HIGH,
+        5,
+        LOW,
+        0,
+        -1,
+        1,
+        LOW + 1,
+        HIGH - 1,
+        2**24,
+        2**24 + 1,
+        -(2**24) - 1,
+        -(2**24),
+        10,
+        9,
+        -10,
+        -9,
+    ]
     random.Random(7).shuffle(priorities)
     for number in priorities:
         q.enqueue(str(number), priority=number)
@@ -100,7 +117,11 @@ def test_delayed_and_retried_jobs_compete_from_their_time_on(q: Bench) -> None:
     q.enqueue("late", delay_ms=100)
     q.settle(claim, Retry(100, OTHER_ERROR))
     q.enqueue("here")
-    assert q.ids("delayed") == ["late", "retried", "urgent"] or q.ids("delayed") == ["retried", "late", "urgent"]
+    assert q.ids("delayed") == ["late", "retried", "urgent"] or q.ids("delayed") == [
+        "retried",
+        "late",
+        "urgent",
+    ]
     q.clock.advance(99)
     assert q.ids("waiting") == ["here"]
     q.clock.advance(1)

@@ -46,7 +46,9 @@ def test_when_a_job_is_due(q: Bench, options: dict[str, int], state: str, run_at
 
 
 @pytest.mark.promise("F4", "O4")
-@pytest.mark.parametrize("outcome", [Retry(50, OTHER_ERROR), Defer(50), Retry(MAX_TIME, OTHER_ERROR), Defer(MAX_TIME)])
+@pytest.mark.parametrize(
+    "outcome", [Retry(50, OTHER_ERROR), Defer(50), Retry(MAX_TIME, OTHER_ERROR), Defer(MAX_TIME)]
+)
 def test_when_a_retry_is_due(q: Bench, outcome: Retry | Defer) -> None:
     claim = q.active(delay_ms=0)
     settled_at = q.clock.advance(13)
