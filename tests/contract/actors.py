@@ -8,6 +8,7 @@ each. NOW is where its clock stands still, null for the store's own clock.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -122,6 +123,34 @@ def promote_all(backend: Backend, stage: Stage, queue: str, limit: int) -> list[
     return promoted
 
 
+def publish_all(store: Backend, stage: Stage, queue: str, limit: int) -> list[list[str]]:
+    """Takes unpublished deliveries until none is left, marking none: [id, token] of each."""
+    taken: list[list[str]] = []
+    while found := store.take_unpublished(queue, 60_000, limit):
+        taken += [[each.job_id, each.token] for each in found]
+    return taken
+
+
+def claim_deliveries(
+    store: Backend, stage: Stage, queue: str, worker: str, deliveries: list[list[str]]
+) -> list[str]:
+    """Claims each of these deliveries ([id, token]); the ids that it got."""
+    got: list[str] = []
+    for id, token in deliveries:
+        answer = store.claim_delivery(ClaimRequest(queue, 1, f"{worker}-{id}", worker, 30_000), id, token)
+        got += [] if isinstance(answer, str) else [answer.job.id]
+    return got
+
+
+def advance_slots(store: Backend, stage: Stage, queue: str, id: str, slots: list[int]) -> list[int]:
+    """Advances a schedule from each slot to the next one; the slots that this actor moved it from."""
+    return [
+        slot
+        for slot, following in itertools.pairwise(slots)
+        if store.advance_schedule(queue, id, 1, slot, following, slot)
+    ]
+
+
 def each(backend: Backend, stage: Stage, verb: str, queue: str, token: str, ids: list[str]) -> list[object]:
     """One call of a verb for each id, one after the other; what each answered."""
     return [VERBS[verb](backend, queue, token, id) for id in ids]
@@ -161,7 +190,18 @@ VERBS: dict[str, Callable[[Backend, str, str, str], object]] = {
 
 FUNCTIONS: dict[str, Callable[..., object]] = {
     function.__name__: function
-    for function in (claim_all, claim_by_tokens, work_all, claim_and_hold, sweep_all, promote_all, each)
+    for function in (
+        claim_all,
+        claim_by_tokens,
+        work_all,
+        claim_and_hold,
+        sweep_all,
+        promote_all,
+        publish_all,
+        claim_deliveries,
+        advance_slots,
+        each,
+    )
 }
 
 

@@ -72,16 +72,16 @@ class Harness:
         """The URL of this test's store; a new name, file or database where that is cheap."""
         raise NotImplementedError
 
-    def open(self) -> Backend:
-        """An independent handle on the store, on the test's clock."""
-        return self._open(self.clock)
+    def open(self, broker: bool = False) -> Backend:
+        """An independent handle on the store, on the test's clock; with `broker` it keeps deliveries from now on."""
+        return self._open(self.clock, broker)
 
     def open_real(self) -> Backend:
         """An independent handle on the store, on the store's own clock."""
         return self._open(None)
 
-    def _open(self, clock: Clock | None) -> Backend:
-        handle = open_backend(self.url(), clock=clock)
+    def _open(self, clock: Clock | None, broker: bool = False) -> Backend:
+        handle = open_backend(self.url(), broker=broker, clock=clock)
         self._handles.append(handle)
         return handle
 
