@@ -1,7 +1,8 @@
-"""Maintenance: the sweep that recovers jobs whose worker vanished, and the promotion of delayed jobs.
+"""Maintenance: the sweep that recovers jobs whose worker vanished and removes those past their retention, and
+the promotion of delayed jobs and of schedules.
 
 Both are loops over queues, bounded by a time budget. An error in one queue is logged and counted, and the
-next queue goes on (promise C8). Several may run at once (promises C9, P2).
+next queue goes on (promise C8). Several may run at once (promises C9, P2, G6).
 """
 
 from __future__ import annotations
@@ -10,22 +11,32 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 
+from . import schedules
 from .backends.base import Backend
-from .model import Recovery
+from .errors import InvalidJob
+from .model import MAX_BATCH, EnqueueStatus, Recovery, State, StoredSchedule
 from .queue import Queue
 
 log = logging.getLogger("mayflymq")
 
 MARGIN_MS = 1_000
 """What is left of the time when no other call is begun."""
+RETIRED_A_SWEEP = MAX_BATCH
+"""How many jobs past their retention one sweep removes, for a queue and a kind of ending."""
+SCHEDULES_A_CALL = 100
+SLOTS_A_CALL = 100
+"""How many missed slots of a schedule that catches up are fired in one step."""
+PUT_OFF_MS = 60_000
+"""For how long a schedule that cannot be planned is left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
     """What a sweep did. `queues` counts those looked at, the others count jobs, `cascaded` the long endings
     that went on (promise G3), `errors` the queues where a call failed. `complete`: no queue has more to do
-    for now."""
+    for now. `cleaned` counts jobs past their retention."""
 
     queues: int = 0
     released: int = 0
@@ -33,6 +44,7 @@ class SweepReport:
     cancelled: int = 0
     cascaded: int = 0
     unreadable: int = 0
+    cleaned: int = 0
     errors: int = 0
     complete: bool = True
 
@@ -43,10 +55,12 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromoteReport:
-    """What a promotion did: as in `SweepReport`, `promoted` counts jobs."""
+    """What a promotion did: as in `SweepReport`, `promoted` counts jobs, `fired` the jobs that schedules
+    made."""
 
     queues: int = 0
     promoted: int = 0
+    fired: int = 0
     errors: int = 0
     complete: bool = True
 
@@ -55,22 +69,45 @@ class PromoteReport:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long jobs that have ended stay inspectable, in milliseconds; 0 keeps them for ever (promise A5)."""
+
+    completed_ms: int = 24 * 3600 * 1000
+    """Of completed and cancelled jobs."""
+    failed_ms: int = 14 * 24 * 3600 * 1000
+    """Of failed and expired jobs: the dead-letter queue."""
+
+
 def sweep(
     backend: Backend,
     queues: Sequence[str] | None = None,
     *,
     limit: int = 100,
     max_stalls: int = 3,
+    retention: Retention = Retention(),
     remaining_ms: Callable[[], int] | None = None,
     margin_ms: int = MARGIN_MS,
 ) -> SweepReport:
     """Recovers the stale jobs of these queues (None: of all), `limit` in each call to the store, until none
     is left or `remaining_ms()` leaves no more than the margin. A job that stalled more than `max_stalls`
-    times fails (C14).
+    times fails (C14). Then removes the jobs that are past their retention, at most RETIRED_A_SWEEP a queue
+    and kind (A6).
 
     Raises the store's error only when it cannot say which queues there are.
     """
     counts: Counter[Recovery] = Counter()
+
+    cleaned = 0
+
+    def retire(queue: Queue) -> None:
+        nonlocal cleaned
+        for states, age_ms in (
+            ((State.COMPLETED, State.CANCELLED), retention.completed_ms),
+            ((State.FAILED, State.EXPIRED), retention.failed_ms),
+        ):
+            if age_ms:
+                cleaned += len(queue.clean(states, timedelta(milliseconds=age_ms), RETIRED_A_SWEEP))
 
     def sweep_once(queue: Queue, seen: set[str]) -> bool:
         found = queue.release_stale(limit, max_stalls)
@@ -80,7 +117,10 @@ def sweep(
         # A record moved behind comes round again once all others were handled.
         news = len(bad - seen) + len(found) - len(bad)
         seen |= bad
-        return len(found) >= limit and news > 0
+        if len(found) >= limit and news > 0:
+            return True
+        retire(queue)
+        return False
 
     done = _each_queue(backend, queues, sweep_once, remaining_ms, margin_ms)
     return SweepReport(
@@ -89,6 +129,7 @@ def sweep(
         cancelled=counts[Recovery.CANCELLED],
         cascaded=counts[Recovery.CASCADED],
         unreadable=counts[Recovery.UNREADABLE],
+        cleaned=cleaned,
         queues=done.queues,
         errors=done.errors,
         complete=done.complete,
@@ -103,17 +144,60 @@ def promote(
     remaining_ms: Callable[[], int] | None = None,
     margin_ms: int = MARGIN_MS,
 ) -> PromoteReport:
-    """Moves the due delayed jobs of these queues (None: of all) to waiting, as `sweep` goes through them."""
-    promoted = 0
+    """Moves the due delayed jobs of these queues (None: of all) to waiting and makes the jobs of due
+    schedules, going through the queues as `sweep` does."""
+    promoted = fired = broken = 0
 
     def promote_once(queue: Queue, _seen: set[str]) -> bool:
-        nonlocal promoted
+        nonlocal promoted, fired, broken
         ids = queue.promote_due(limit)
         promoted += len(ids)
-        return len(ids) >= limit
+        due, made, failed = fire_schedules(queue)
+        fired += made
+        broken += failed
+        return len(ids) >= limit or due >= SCHEDULES_A_CALL or made >= SLOTS_A_CALL
 
     done = _each_queue(backend, queues, promote_once, remaining_ms, margin_ms)
-    return PromoteReport(queues=done.queues, promoted=promoted, errors=done.errors, complete=done.complete)
+    return PromoteReport(
+        queues=done.queues,
+        promoted=promoted,
+        fired=fired,
+        errors=done.errors + broken,
+        complete=done.complete,
+    )
+
+
+def fire_schedules(queue: Queue) -> tuple[int, int, int]:
+    """Makes the jobs of the queue's due schedules; returns how many schedules were due, jobs were made, and
+    schedules failed.
+
+    The jobs of a slot come first, under ids that name the slot, then the schedule moves on if it still stands
+    there: whoever comes second, or again after a crash in between, makes nothing new (promise G6).
+    """
+    store = queue.backend
+    if not store.capabilities.schedules:
+        return 0, 0, 0
+    due = store.due_schedules(queue.name, SCHEDULES_A_CALL)
+    made = failed = 0
+    for stored in due.schedules:
+        try:
+            plan = schedules.plan(stored, due.now, SLOTS_A_CALL)
+            answers = queue.enqueue_jobs([stored.schedule.job(slot) for slot in plan.fire])
+            made += sum(answer.status is EnqueueStatus.CREATED for answer in answers)
+            _advance(store, stored, plan.next_slot, plan.last_slot)
+        except InvalidJob as error:
+            # Put off, so that it hides no other. Its next slot is looked for again from there.
+            log.error("a schedule cannot be planned: %s", error, extra={"queue": queue.name})
+            failed += 1
+            _advance(store, stored, due.now + PUT_OFF_MS, None)
+    return len(due.schedules), made, failed
+
+
+def _advance(store: Backend, stored: StoredSchedule, next_slot: int, last_slot: int | None) -> None:
+    schedule = stored.schedule
+    store.advance_schedule(
+        schedule.queue, schedule.id, stored.revision, stored.next_slot, next_slot, last_slot
+    )
 
 
 @dataclass(slots=True)

@@ -11,9 +11,10 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Unpack
 
-from . import codec, events, lifecycle, model
+from . import codec, events, lifecycle, model, schedules
 from .backends.base import Backend, open_backend
 from .errors import ConfigurationError, InvalidJob
 from .events import Event, emit
@@ -24,6 +25,7 @@ from .model import (
     Beat,
     Cancelled,
     CancelStatus,
+    CatchUp,
     ClaimedJob,
     ClaimRequest,
     ClaimStatus,
@@ -42,11 +44,13 @@ from .model import (
     Recovery,
     Removed,
     Retried,
+    Schedule,
     Seconds,
     Settle,
     Settlement,
     SettleResult,
     State,
+    StoredSchedule,
     check_queue,
     duration_ms,
     shown,
@@ -258,6 +262,115 @@ class Queue:
         if answer.state is State.FAILED:
             self._emit(events.FAILED, job.id, task=job.task, state=State.FAILED, detail="a parent had failed")
         self._moved(answer.dependants)
+
+    def enqueue_flow(self, specs: Mapping[str, JobSpec]) -> dict[str, Enqueued]:
+        """Enqueues a small graph in one call: each spec by a name of its own, `depends_on` naming others of
+        the graph (or jobs that exist). A name becomes the job's id, unless its options give a job_id (G3).
+
+        Nothing is written when the graph is not one: a circle, more than 1,000 jobs, a value that cannot be
+        meant (InvalidJob). Parents are written before their children, so each answer stands for itself.
+        """
+        ids = {name: spec.options.get("job_id") or name for name, spec in specs.items()}
+        parents = {name: spec.options.get("depends_on", ()) for name, spec in specs.items()}
+        try:
+            order = tuple(
+                TopologicalSorter(
+                    {name: [p for p in above if p in specs] for name, above in parents.items()}
+                ).static_order()
+            )
+        except CycleError as error:
+            raise InvalidJob(f"the flow goes in a circle: {' -> '.join(error.args[1])}") from error
+        if len(order) > MAX_BATCH:
+            raise InvalidJob(f"a flow has at most {MAX_BATCH} jobs, this one {len(order)}")
+        jobs = []
+        for name in order:
+            spec = specs[name]
+            options: JobOptions = {
+                **spec.options,
+                "job_id": ids[name],
+                "depends_on": [ids.get(parent, parent) for parent in parents[name]],
+            }
+            jobs.append(self.job(spec.task, spec.args, spec.kwargs, **options))
+        return dict(zip(order, self.enqueue_jobs(jobs), strict=True))
+
+    # Schedules
+
+    def schedule(
+        self,
+        schedule_id: str,
+        task: str | Task[..., Any],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+        *,
+        every: Seconds | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        catch_up: CatchUp | str = CatchUp.SKIP,
+        priority: int | None = None,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        max_retries: int | None = None,
+        backoff: Backoff | None = None,
+        meta: Mapping[str, str] | None = None,
+    ) -> Schedule:
+        """Writes a schedule, new or in place of one of the same id: a job of the task at every slot (G6).
+
+        Give `every` (a period of whole seconds; slots are its multiples since 1970 in UTC) or `cron` (minute,
+        hour, day of month, month, day of week, read in `timezone`). A slot that no promoter came for in time
+        (five minutes, or the period where that is shorter) is missed: `catch_up` "skip" leaves missed slots
+        out, "one" makes up for the latest, "all" for each. Changing a schedule fires no slot twice.
+
+        Raises InvalidJob for a value that cannot be meant, BackendError.
+        """
+        sample = self.job(
+            task,
+            args,
+            kwargs,
+            priority=priority,
+            ttl=ttl,
+            timeout=timeout,
+            max_retries=max_retries,
+            backoff=backoff,
+            meta=meta,
+        )
+        try:
+            rule = CatchUp(catch_up)
+        except ValueError:
+            raise InvalidJob(f"catch_up must be 'skip', 'one' or 'all', not {shown(catch_up)}") from None
+        made = Schedule(
+            id=schedule_id,
+            queue=self.name,
+            task=sample.task,
+            payload=sample.payload,
+            every_ms=_limit_ms("every", every),
+            cron=cron,
+            timezone=timezone,
+            catch_up=rule,
+            priority=sample.priority,
+            ttl_ms=sample.ttl_ms,
+            timeout_ms=sample.timeout_ms,
+            max_retries=sample.max_retries,
+            backoff=sample.backoff,
+        )
+        schedules.check(made)
+        self.backend.put_schedule(made)
+        return made
+
+    def schedules(self, after: str | None = None, limit: int = 100) -> list[StoredSchedule]:
+        """The schedules by id, those behind `after`."""
+        return self.backend.list_schedules(self.name, after, limit)
+
+    def unschedule(self, schedule_id: str) -> bool:
+        """Deletes a schedule; the jobs that it made stay. Returns whether there was one."""
+        return self.backend.remove_schedule(self.name, schedule_id)
+
+    def pause_schedule(self, schedule_id: str) -> bool:
+        """The schedule makes no jobs until `resume_schedule`. Returns whether there is one."""
+        return self.backend.pause_schedule(self.name, schedule_id, True)
+
+    def resume_schedule(self, schedule_id: str) -> bool:
+        """Ends a pause; what would have fired during it is left out. Returns whether there is one."""
+        return self.backend.pause_schedule(self.name, schedule_id, False)
 
     # Operators
 

@@ -16,13 +16,14 @@ FUNCTIONS = ROOT / "functions"
 # one unit however many modules they have, and import freely within it. "mayflymq" is the package's __init__.
 PURE = {"errors", "model", "lifecycle", "codec"}
 BACKEND = PURE | {"backends.base"}
-FACADE = BACKEND | {"events", "tasks", "queue", "backends"}
+FACADE = BACKEND | {"events", "tasks", "queue", "schedules", "backends"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "model": {"errors"},
     "lifecycle": {"errors", "model"},
     "codec": {"errors", "model"},
     "events": PURE,
+    "schedules": PURE,
     "tasks": PURE | {"events"},
     "backends.base": PURE,
     "backends.memory": BACKEND,

@@ -69,7 +69,81 @@ from ..model import (
 )
 
 
-class Backend(Protocol):
+class ScheduleStore(Protocol):
+    """Keeps schedules (G6). Firing enqueues the slot's job first, then advances:
+    `maintenance.fire_schedules`."""
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        """Writes a schedule, new or changed: revision + 1, changed_at now, next_slot None; whether it is
+        paused and last_slot stay. Creates the queue where there is none."""
+        ...
+
+    def remove_schedule(self, queue: str, schedule_id: str) -> bool:
+        """Deletes a schedule; the jobs it made stay. Returns whether there was one."""
+        ...
+
+    def pause_schedule(self, queue: str, schedule_id: str, paused: bool) -> bool:
+        """A paused schedule is never due. Resuming plans it anew from now (next_slot None, changed_at now),
+        so what a pause left out is not missed. Repeating it changes nothing. Returns whether there is such a
+        schedule."""
+        ...
+
+    def list_schedules(self, queue: str, after: str | None = None, limit: int = 100) -> list[StoredSchedule]:
+        """Schedules by id, those behind `after`."""
+        ...
+
+    def due_schedules(self, queue: str, limit: int) -> DueSchedules:
+        """At most `limit` schedules that are not paused and whose next_slot is None or has come, earliest
+        first."""
+        ...
+
+    def advance_schedule(
+        self,
+        queue: str,
+        schedule_id: str,
+        revision: int,
+        slot: int | None,
+        next_slot: int,
+        last_slot: int | None,
+    ) -> bool:
+        """Sets next_slot, and last_slot where given, if the schedule still has that revision and `slot` as
+        its next_slot; returns whether it had."""
+        ...
+
+
+class BrokerStore(Protocol):
+    """What a message broker needs of the store that holds the truth (R1).
+
+    Once a store was opened with `broker=True`, each job that enters waiting, failed or expired by any path
+    and through any handle gets a fresh delivery token in the same step and is unpublished; leaving that state
+    ends the delivery. Jobs that stood in these states before get theirs at that opening.
+    """
+
+    def take_unpublished(self, queue: str, min_age_ms: int, limit: int) -> list[Unpublished]:
+        """Hands out deliveries that were never handed out, and those handed out at least `min_age_ms` ago and
+        not marked since (their publisher crashed), oldest first."""
+        ...
+
+    def mark_published(self, queue: str, job_id: str, token: str) -> bool:
+        """The broker confirmed this delivery. False, changing nothing, when the token is no longer the
+        job's."""
+        ...
+
+    def claim_delivery(
+        self, request: ClaimRequest, job_id: str, delivery_token: str
+    ) -> ClaimedJob | NotClaimed:
+        """Claims the one job that a delivery is about, as `claim` does. A request that is sent again gets
+        what its token holds. GONE: no such job, another delivery token, or not waiting; then PAUSED."""
+        ...
+
+    def republish(self, queue: str, older_than_ms: int, limit: int) -> list[str]:
+        """Gives waiting jobs whose delivery was published at least `older_than_ms` ago a fresh token,
+        unpublished: the broker lost the old one (R4). Returns their ids, those published first before
+        others."""
+        ...
+
+
+class Backend(ScheduleStore, BrokerStore, Protocol):
     """A store of jobs. Its twenty methods in four groups; a new one needs a caller in functions/ or
     cli.py."""
 
@@ -226,80 +300,6 @@ class Backend(Protocol):
         ...
 
 
-class ScheduleStore(Protocol):
-    """Keeps schedules (G6). Firing enqueues the slot's job first, then advances:
-    `maintenance.fire_schedules`."""
-
-    def put_schedule(self, schedule: Schedule) -> None:
-        """Writes a schedule, new or changed: revision + 1, changed_at now, next_slot None; whether it is
-        paused and last_slot stay. Creates the queue where there is none."""
-        ...
-
-    def remove_schedule(self, queue: str, schedule_id: str) -> bool:
-        """Deletes a schedule; the jobs it made stay. Returns whether there was one."""
-        ...
-
-    def pause_schedule(self, queue: str, schedule_id: str, paused: bool) -> bool:
-        """A paused schedule is never due. Resuming plans it anew from now (next_slot None, changed_at now),
-        so what a pause left out is not missed. Repeating it changes nothing. Returns whether there is such a
-        schedule."""
-        ...
-
-    def list_schedules(self, queue: str, after: str | None = None, limit: int = 100) -> list[StoredSchedule]:
-        """Schedules by id, those behind `after`."""
-        ...
-
-    def due_schedules(self, queue: str, limit: int) -> DueSchedules:
-        """At most `limit` schedules that are not paused and whose next_slot is None or has come, earliest
-        first."""
-        ...
-
-    def advance_schedule(
-        self,
-        queue: str,
-        schedule_id: str,
-        revision: int,
-        slot: int | None,
-        next_slot: int,
-        last_slot: int | None,
-    ) -> bool:
-        """Sets next_slot, and last_slot where given, if the schedule still has that revision and `slot` as
-        its next_slot; returns whether it had."""
-        ...
-
-
-class BrokerStore(Protocol):
-    """What a message broker needs of the store that holds the truth (R1).
-
-    Once a store was opened with `broker=True`, each job that enters waiting, failed or expired by any path and
-    through any handle gets a fresh delivery token in the same step and is unpublished; leaving that state ends
-    the delivery. Jobs that stood in these states before get theirs at that opening.
-    """
-
-    def take_unpublished(self, queue: str, min_age_ms: int, limit: int) -> list[Unpublished]:
-        """Hands out deliveries that were never handed out, and those handed out at least `min_age_ms` ago and
-        not marked since (their publisher crashed), oldest first."""
-        ...
-
-    def mark_published(self, queue: str, job_id: str, token: str) -> bool:
-        """The broker confirmed this delivery. False, changing nothing, when the token is no longer the
-        job's."""
-        ...
-
-    def claim_delivery(
-        self, request: ClaimRequest, job_id: str, delivery_token: str
-    ) -> ClaimedJob | NotClaimed:
-        """Claims the one job that a delivery is about, as `claim` does. A request that is sent again gets
-        what its token holds. GONE: no such job, another delivery token, or not waiting; then PAUSED."""
-        ...
-
-    def republish(self, queue: str, older_than_ms: int, limit: int) -> list[str]:
-        """Gives waiting jobs whose delivery was published at least `older_than_ms` ago a fresh token,
-        unpublished: the broker lost the old one (R4). Returns their ids, those published first before
-        others."""
-        ...
-
-
 COUNT_CAP = 10_000
 MAX_WORKERS_SHOWN = 100
 STOOD = "cancellation"
@@ -321,11 +321,7 @@ _LOCAL = ("memory", "sqlite")
 ALLOW_LOCAL = "MAYFLYMQ_ALLOW_LOCAL_BACKEND"
 
 
-class Store(Backend, ScheduleStore, BrokerStore, Protocol):
-    """A backend with both side protocols, as `capabilities` says of it."""
-
-
-def open_backend(url: str, *, broker: bool = False, clock: Clock | None = None) -> Store:
+def open_backend(url: str, *, broker: bool = False, clock: Clock | None = None) -> Backend:
     """Opens the backend that a URL names (S1); nothing is connected before the first call.
 
     With `broker` it keeps the state for a message broker from now on (`BrokerStore`).
@@ -353,7 +349,7 @@ def open_backend(url: str, *, broker: bool = False, clock: Clock | None = None) 
         raise ConfigurationError(
             f"{scheme}:// needs the package {error.name}: pip install 'mayflymq[{extra}]'"
         ) from error
-    backend: Store = opened
+    backend: Backend = opened
     return backend
 
 
