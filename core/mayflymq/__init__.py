@@ -22,8 +22,10 @@ from .errors import (
     Unsupported,
 )
 from .events import Event, listen
+from .maintenance import Retention, promote, sweep
 from .model import (
     Backoff,
+    CatchUp,
     Dedup,
     DedupMode,
     Enqueued,
@@ -32,15 +34,18 @@ from .model import (
     JobError,
     NewJob,
     ParentPolicy,
+    Schedule,
     State,
 )
 from .queue import Queue, connect, default_backend
 from .tasks import CurrentJob, JobSpec, Registry, Task, current_job, registry, task
+from .worker import RunReport, claim_and_run
 
 __all__ = [
     "Backend",
     "BackendError",
     "Backoff",
+    "CatchUp",
     "ConfigurationError",
     "CorruptRecord",
     "CurrentJob",
@@ -61,7 +66,10 @@ __all__ = [
     "PayloadTooLarge",
     "Queue",
     "Registry",
+    "Retention",
     "Retry",
+    "RunReport",
+    "Schedule",
     "SchemaMismatch",
     "State",
     "Task",
@@ -69,11 +77,14 @@ __all__ = [
     "TaskTimeout",
     "UnknownTask",
     "Unsupported",
+    "claim_and_run",
     "connect",
     "current_job",
     "default_backend",
     "listen",
     "open_backend",
+    "promote",
     "registry",
+    "sweep",
     "task",
 ]
