@@ -9,7 +9,6 @@ after the initialisation holds neither.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -64,10 +63,7 @@ def api() -> Api:
 @cache
 def logger() -> Logger:
     """The structured log, which is the library's own too: each record is one line of JSON on stdout."""
-    made = Logger(service="mayflymq", name="mayflymq", level=settings().log_level)
-    # The runtime's own handler, on the root logger, would print each record a second time, as text.
-    logging.getLogger("mayflymq").propagate = False
-    return made
+    return Logger(service="mayflymq", name="mayflymq", level=settings().log_level)
 
 
 def initialise(*, tasks: bool = False, http: bool = False) -> None:
