@@ -100,7 +100,7 @@ def _root(
         ),
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
-) -> int:
+) -> None:
     context.obj = {} if backend is None else {"backend_url": backend}
     if version:
         from importlib.metadata import version as version_of
@@ -109,8 +109,7 @@ def _root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
-        return USAGE
-    return DONE
+        raise typer.Exit(USAGE)
 
 
 # Producing
