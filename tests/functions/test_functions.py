@@ -196,7 +196,8 @@ def test_what_the_enqueue_function_refuses_is_not_stored(deployment: Deployment)
     assert deployment.count() == 2
 
 
-@pytest.mark.promise("D3", "F2", backends=["sqlite"])
+@pytest.mark.promise("D3", backends=["sqlite"])
+@pytest.mark.promise("F2", backends=["library"])
 def test_a_handler_that_outlives_the_deadline_is_recorded_and_retried(deployment: Deployment) -> None:
     worker = deployment.start("claim_and_run", timeout_s=3)
     assert worker.invoke(event("empty")).payload["claimed"] == 0  # the init is behind it, however slow

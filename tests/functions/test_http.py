@@ -239,6 +239,7 @@ def test_deduplication_names_the_holder(client: Client) -> None:
 # Lists
 
 
+@pytest.mark.promise("G4", backends=["memory"])
 def test_each_job_of_a_list_is_accepted_or_refused_by_itself(client: Client) -> None:
     good = {"task": "send", "args": ["a"]}
     client.post({**good, "id": "old"})
@@ -552,6 +553,7 @@ def test_a_stage_is_part_of_the_location(client: Client) -> None:
     assert client("GET", answer.headers["Location"], stage="prod").status == 200
 
 
+@pytest.mark.promise("X1", "X2", "X6", backends=["memory"])
 def test_cancelling(client: Client) -> None:
     for job_id in ("active", "waiting"):
         client.post({"task": "send", "args": ["a"], "id": job_id})
