@@ -73,7 +73,7 @@ class Harness:
         raise NotImplementedError
 
     def open(self, broker: bool = False) -> Backend:
-        """An independent handle on the store, on the test's clock; with `broker` it keeps deliveries from now on."""
+        """An independent handle on the store, on the test's clock; with `broker` it keeps deliveries too."""
         return self._open(self.clock, broker)
 
     def open_real(self) -> Backend:
