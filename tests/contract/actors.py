@@ -2,8 +2,8 @@
 
     python -m tests.contract.actors URL NOW FUNCTION ARGS
 
-An actor says READY, waits for the starting signal, plays one function and says what it returned, one JSON line
-each. NOW is where its clock stands still, null for the store's own clock.
+An actor says READY, waits for the starting signal, plays one function and says what it returned, one JSON
+line each. NOW is where its clock stands still, null for the store's own clock.
 """
 
 from __future__ import annotations

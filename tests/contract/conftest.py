@@ -1,4 +1,4 @@
-"""The fixtures of the conformance suite: a `harness` per backend, the `backend` it opens, the bench `q` on it.
+"""The fixtures of the conformance suite: a `harness` per backend, the `backend` it opens, a bench `q` on it.
 
 Every test runs on each backend in BACKENDS. After each, the invariants are checked through a second handle.
 """
