@@ -417,7 +417,7 @@ def test_a_wrong_variable_is_named(call: Command, monkeypatch: pytest.MonkeyPatc
 
 
 def start(directory: Path, *args: str, stderr: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mayflymq.cli", *args]
+    command = [str(Path(sys.executable).with_name("mayflymq")), *args]
     env = os.environ | {"TERM": "xterm", "MAYFLYMQ_MARGIN": "0.1"}
     return subprocess.run(
         command,
@@ -478,7 +478,7 @@ def test_run_ends_though_a_handler_cannot_be_stopped(tmp_path: Path) -> None:
     (tmp_path / "my_tasks.py").write_text(
         "import threading\nfrom mayflymq import task\n\n@task(max_retries=0)\ndef stuck():\n"
         "    for_ever = threading.Event()\n"
-        "    threading.Thread(target=for_ever.wait).start()  # holds up an ordinary exit\n"
+        "    threading.Thread(target=for_ever.wait, daemon=False).start()  # holds up an ordinary exit\n"
         "    for_ever.wait()\n"
     )
     start(tmp_path, "enqueue", "default", "stuck", "--tasks", "my_tasks")
