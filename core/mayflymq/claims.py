@@ -208,8 +208,7 @@ class Claims:
 
     def _renew(self, facade: Queue, helds: Sequence[Held]) -> None:
         """Sends heartbeats, with progress where it is new, and notes the answers. `_calls` is held."""
-        with self._lock:
-            helds = [held for held in helds if held.claim in self._held]
+        helds = [held for held in helds if held in self]
         if not helds:
             return
         sent, stale_after_ms = time.monotonic(), self._stale_after_ms()
@@ -323,7 +322,11 @@ class Claims:
                     self._let_go(held, None)
 
     def _release_once(self, facade: Queue, group: Sequence[Held]) -> None:
-        result = facade.settle([Settle(held.claim, Release()) for held in group])
+        group = [held for held in group if held in self]  # the heartbeat thread may have been first
+        if not group:
+            return
+        tasks = {held.job.id: held.job.task for held in group}
+        result = facade.settle([Settle(held.claim, Release()) for held in group], tasks=tasks)
         for held, settled in zip(group, result.settled, strict=True):
             self._let_go(held, _counted_as(Release(), settled.status))
 

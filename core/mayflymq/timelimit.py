@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -42,6 +41,20 @@ def timeout(seconds: float | None) -> TaskTimeout:
     return TaskTimeout(f"the handler was still running at its time limit of {seconds or 0:.3f} s")
 
 
+@dataclass(slots=True)
+class _Limit:
+    """A handler's limit, and whether it was told that it has passed: by `raised`, or by a cancellation."""
+
+    seconds: float | None
+    grace_s: float
+    started: float
+    told: bool = False
+    raised: TaskTimeout | None = None
+
+    def in_grace(self) -> bool:
+        return time.monotonic() < self.started + (self.seconds or 0) + self.grace_s
+
+
 def run(
     call: Callable[[], Any], *, is_async: bool, seconds: float | None, grace_s: float, alarm: bool
 ) -> End:
@@ -50,15 +63,18 @@ def run(
     `alarm`: this is the main thread, so the limit may use SIGALRM and its timer; both are put back as they
     were. A handler that cleans up after TaskTimeout has `grace_s` for that before it is raised again.
     """
-    if is_async:
-        return _run_async(call, seconds, grace_s, alarm)
+    limit = _Limit(seconds, grace_s, time.monotonic())
+    return _run_async(call, limit, alarm) if is_async else _run(call, limit, alarm)
+
+
+def _run(call: Callable[[], Any], limit: _Limit, alarm: bool, is_async: bool = False) -> End:
     try:
-        return End(_interrupted(call, seconds, grace_s) if alarm and seconds is not None else call())
+        return End(_interrupted(call, limit, is_async) if alarm and limit.seconds is not None else call())
     except BaseException as error:
         return End(raised=error)
 
 
-def _interrupted(call: Callable[[], Any], seconds: float, grace_s: float) -> Any:
+def _interrupted(call: Callable[[], Any], limit: _Limit, is_async: bool) -> Any:
     """Returns `call()`. At the limit TaskTimeout is raised in whatever the call is doing, and again while it
     goes on.
 
@@ -66,21 +82,19 @@ def _interrupted(call: Callable[[], Any], seconds: float, grace_s: float) -> Any
     neither escape nor lose the result.
     """
     own: FrameType | None = sys._getframe()
-    raised: TaskTimeout | None = None
-    started = time.monotonic()
 
     def ring(_signal: int, frame: FrameType | None) -> None:
-        nonlocal raised
         if own is None or frame is None or frame.f_globals.get("__name__") == __name__:
             return
-        in_grace = time.monotonic() < started + seconds + grace_s
-        if in_grace and (_is_critical(frame, own) or _is_handling(raised)):
+        # An async handler is told once, and by the alarm only where it blocks its loop.
+        cleans_up = limit.told if is_async else _is_handling(limit.raised)
+        if limit.in_grace() and (cleans_up or _is_critical(frame, own)):
             return
-        raised = timeout(seconds)
-        raise raised
+        limit.told, limit.raised = True, timeout(limit.seconds)
+        raise limit.raised
 
     previous = signal.signal(signal.SIGALRM, ring)
-    left, every = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), AGAIN_S)
+    left, every = signal.setitimer(signal.ITIMER_REAL, max(limit.seconds or 0, 0.001), AGAIN_S)
     try:
         return call()
     finally:
@@ -88,7 +102,7 @@ def _interrupted(call: Callable[[], Any], seconds: float, grace_s: float) -> Any
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL if previous is None else previous)
         if left:
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - started), 0.001), every)
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - limit.started), 0.001), every)
 
 
 def _is_critical(frame: FrameType, own: FrameType) -> bool:
@@ -115,7 +129,7 @@ def _is_handling(raised: TaskTimeout | None) -> bool:
     return raised is not None and error is raised
 
 
-def _run_async(call: Callable[[], Any], seconds: float | None, grace_s: float, alarm: bool) -> End:
+def _run_async(call: Callable[[], Any], limit: _Limit, alarm: bool) -> End:
     """Runs a coroutine function on an event loop of its own. A loop that is blocked by plain code is
     interrupted by the alarm, where there is one."""
     import asyncio
@@ -139,23 +153,23 @@ def _run_async(call: Callable[[], Any], seconds: float | None, grace_s: float, a
     async def main() -> Any:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         loop.set_default_executor(threads)
-        late = False
+        cancelled = False
         timer: asyncio.TimerHandle | None = None
 
         def cancel() -> None:
-            nonlocal late, timer
-            late = True
-            if task is not None:
+            nonlocal cancelled, timer
+            if task is not None and not (limit.told and limit.in_grace()):
+                cancelled = limit.told = True
                 task.cancel()
-            timer = loop.call_later(max(grace_s, AGAIN_S), cancel)
+            timer = loop.call_later(AGAIN_S, cancel)
 
-        if seconds is not None:
-            timer = loop.call_later(seconds, cancel)
+        if limit.seconds is not None:
+            timer = loop.call_later(limit.seconds, cancel)
         try:
             return await call()
         except asyncio.CancelledError as error:
-            if late:
-                raise timeout(seconds) from error
+            if cancelled:
+                raise timeout(limit.seconds) from error
             raise
         finally:
             if timer is not None:
@@ -166,9 +180,12 @@ def _run_async(call: Callable[[], Any], seconds: float | None, grace_s: float, a
             return runner.run(main())
 
     threads = Threads()
-    started = time.monotonic()
-    end = run(run_loop, is_async=False, seconds=seconds, grace_s=grace_s, alarm=alarm)
-    until = None if seconds is None else max(0, started + seconds - time.monotonic())
-    with suppress(KeyboardInterrupt):
+    end = _run(run_loop, limit, alarm, is_async=True)
+    until = None if limit.seconds is None else max(0, limit.started + limit.seconds - time.monotonic())
+    try:
         end.abandoned = len(wait(threads.futures, until).not_done)
+    except KeyboardInterrupt as error:
+        end.raised = error
+    if not end.abandoned:
+        ThreadPoolExecutor.shutdown(threads)
     return end

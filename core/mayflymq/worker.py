@@ -26,7 +26,7 @@ from typing import Any
 from . import codec, errors, model, timelimit
 from .backends.base import Backend
 from .claims import Claims, Held
-from .errors import ConfigurationError, CorruptRecord, InvalidJob, UnknownTask
+from .errors import ConfigurationError, InvalidJob, UnknownTask
 from .lifecycle import after_error, is_expired
 from .model import (
     MAX_BATCH,
@@ -172,7 +172,8 @@ class Turns:
     def __init__(self, weights: Mapping[str, int]) -> None:
         self._weights = weights
         self._spent = dict.fromkeys(weights, 0.0)
-        self._empty: set[str] = set()
+        self._empty: set[str] = set()  # since the last `look_again`
+        self._idle: set[str] = set()  # at the last look
         self._rest_until = dict.fromkeys(weights, 0.0)
 
     def next(self, now: float) -> str | None:
@@ -183,12 +184,15 @@ class Turns:
 
     def found(self, name: str, jobs: int, now: float) -> None:
         """Notes how many jobs a claim brought. An empty queue saves up no turns, and rests."""
-        if jobs:
-            self._spent[name] += jobs / self._weights[name]
-        else:
+        if not jobs:
             self._empty.add(name)
+            self._idle.add(name)
             self._rest_until[name] = now + REST_S
+            return
+        if name in self._idle:
+            self._idle.remove(name)
             self._spent[name] = max(self._spent.values())
+        self._spent[name] += jobs / self._weights[name]
 
     def look_again(self) -> None:
         """A handler has run, and what it enqueued may be in any queue."""
@@ -223,7 +227,7 @@ def prepare(job: Job, now: int, tasks: Registry, chance: float) -> Call | Outcom
     try:
         args, kwargs, meta = codec.decode_payload(job.payload)
         task.bind(args, kwargs)
-    except (CorruptRecord, InvalidJob) as error:  # no retry makes these arguments fit
+    except Exception as error:  # no retry makes these arguments fit
         return Fail(codec.describe_error(error))
     return Call(task, args, kwargs, meta)
 
