@@ -22,7 +22,7 @@ from .errors import (
     Unsupported,
 )
 from .events import Event, listen
-from .maintenance import Retention, promote, sweep
+from .maintenance import PromoteReport, Retention, SweepReport, promote, sweep
 from .model import (
     Backoff,
     CatchUp,
@@ -64,6 +64,7 @@ __all__ = [
     "NewJob",
     "ParentPolicy",
     "PayloadTooLarge",
+    "PromoteReport",
     "Queue",
     "Registry",
     "Retention",
@@ -72,6 +73,7 @@ __all__ = [
     "Schedule",
     "SchemaMismatch",
     "State",
+    "SweepReport",
     "Task",
     "TaskSignal",
     "TaskTimeout",

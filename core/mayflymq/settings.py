@@ -95,7 +95,7 @@ def load_settings(**explicit: Any) -> Settings:
         wrong = [
             f"{_variable(fault['loc'])}: {fault['msg'].removeprefix('Value error, ')}" for fault in faults
         ]
-        # Not chained: pydantic's own error may show the values.
+        # Not chained: pydantic's own error says the same at length, and must never show a value.
         raise ConfigurationError("; ".join(wrong)) from None
 
 

@@ -97,17 +97,19 @@ def test_what_ends_the_process_passes_a_listener(stopper: type[BaseException]) -
 
 
 def test_a_listener_may_listen_and_stop_while_it_is_called() -> None:
-    heard: list[Event] = []
+    heard: list[str] = []
     stop: list[Callable[[], None]] = []
 
     def once(event: Event) -> None:
+        heard.append("once")
         stop[0]()
-        stop.append(listen(heard.append))
+        stop.append(listen(lambda event: heard.append("late")))
 
     stop.append(listen(once))
+    stop.append(listen(lambda event: heard.append("always")))
     emit(STARTED)
-    assert heard == []
+    assert heard == ["once", "always"], "each that listened when the event came hears it, and no other"
     emit(FAILED)
-    stop[1]()
-    assert heard == [FAILED]
-    assert len(stop) == 2
+    for remove in stop:
+        remove()
+    assert heard == ["once", "always", "always", "late"]
