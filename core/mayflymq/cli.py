@@ -48,6 +48,7 @@ EXIT_CODES = (
     "130 interrupted."
 )
 
+# Typer keeps the line breaks of a docstring's later paragraphs, so these are kept narrow for a terminal.
 app = typer.Typer(
     name="mayflymq",
     help="Enqueue jobs, run them for one invocation, recover and inspect them.",
@@ -155,8 +156,10 @@ def enqueue(
 ) -> int:
     """Put one job into a queue.
 
-    An id that exists already changes nothing and is no error, so sending twice is safe. With --tasks, the
-    settings of a task defined there hold, and the arguments are checked against its signature.
+    An id that exists already changes nothing and is no error.
+
+    With --tasks, a task defined there gives the job its settings, and its
+    signature is checked against the arguments.
     """
     settings = _settings(context, tasks=_joined(tasks))
     _load_tasks(settings)
@@ -214,10 +217,10 @@ def run(
 ) -> int:
     """Run jobs: one invocation of a worker.
 
-    It ends when the queues are empty, or when the limit or the time is reached. With a time limit, a handler
-    that still runs at the end of it is stopped, so that its attempt is recorded.
+    It ends when the queues are empty, or at the limit or the time limit; a
+    handler still running then is stopped, and its attempt recorded.
 
-    Jobs that fail are the jobs' affair: the exit code is 0 all the same, unless --fail-on-failed is given.
+    The exit code is 0 also when jobs failed, unless --fail-on-failed is given.
     """
     settings = _settings(
         context,
