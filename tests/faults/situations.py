@@ -6,6 +6,8 @@ and marks on them, schedules, and deliveries in all three stages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mayflymq.model import (
     TERMINAL,
     Beat,
@@ -112,6 +114,10 @@ def settle(q: Bench, *outcomes: tuple[str, str], then_claim: int = 0) -> object:
     return q.backend.settle(settles, q.request(then_claim, token="next") if then_claim else None)
 
 
+def settling(outcome: str) -> Callable[[Bench], object]:
+    return lambda q: settle(q, ("a1", outcome))
+
+
 def enqueue_many(q: Bench) -> object:
     return q.backend.enqueue(
         [
@@ -144,10 +150,7 @@ SITUATIONS: dict[str, Situation] = {
         busy,
         lambda q: q.backend.heartbeat([Beat(claim(q, id), HOUR, 0.5) for id in ("a1", "a2", "f1")]),
     ),
-    **{
-        f"settle: {outcome}": Situation(busy, lambda q, outcome=outcome: settle(q, ("a1", outcome)))
-        for outcome in OUTCOMES
-    },
+    **{f"settle: {outcome}": Situation(busy, settling(outcome)) for outcome in OUTCOMES},
     "settle: many, and the next claim": Situation(
         busy,
         lambda q: settle(q, ("a1", "complete"), ("a2", "complete"), ("stale", "retry"), then_claim=2),

@@ -84,6 +84,7 @@ def finish(q: Bench) -> list[tuple[str, str]]:
     """Runs everything to its end and uses all ids and keys again; returns what a publisher got before."""
     unpublished = q.backend.take_unpublished(q.queue, 0, 1000)
     q.backend.set_paused(q.queue, False)
+    left = {"no job yet"}
     for _ in range(20):
         q.clock.advance(MONTH)
         q.sweep(1000)
