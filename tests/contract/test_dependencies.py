@@ -268,8 +268,8 @@ def test_a_fan_out_beyond_one_step_goes_on_in_the_next_sweep(q: Bench, other: Be
 
 
 @pytest.mark.promise("G3")
-@pytest.mark.parametrize("way", ["removed", "cleaned"])
-def test_a_cascade_goes_on_when_its_parent_s_record_is_gone(q: Bench, way: str) -> None:
+@pytest.mark.parametrize("way", ["removed", "cleaned", "replayed"])
+def test_a_cascade_goes_on_when_its_parent_lives_again(q: Bench, way: str) -> None:
     q.enqueue("p", priority=1)
     ids = [f"{n:04}" for n in range(MAX_CHILDREN_A_STEP + 5)]
     q.enqueue(*ids[:MAX_BATCH], depends_on=("p",))
@@ -277,13 +277,15 @@ def test_a_cascade_goes_on_when_its_parent_s_record_is_gone(q: Bench, way: str) 
     finish(q, "p", "fail")
     if way == "removed":
         q.remove("p")
-    else:
+    elif way == "cleaned":
         assert q.backend.clean(q.queue, TERMINAL, 0, 1) == ["p"]
+    else:
+        q.replay("p")
     q.enqueue("p", priority=1)
     q.enqueue("new", depends_on=("p",))
     assert [r.status for r in q.sweep()] == ["cascaded"]
     assert len(q.ids("failed", limit=1000)) == len(ids)
-    assert q.states("p", "new") == ["waiting", "blocked"], "the new life of the id has children of its own"
+    assert q.states("p", "new") == ["waiting", "blocked"], "its new life has children of its own"
     assert finish(q, "p") == (("new", "waiting"),)
 
 

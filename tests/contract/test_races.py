@@ -15,7 +15,7 @@ import pytest
 from mayflymq.model import Beat, Complete, Settle, State
 
 from .bench import STALE, Bench, pages
-from .harness import Harness
+from .harness import Harness, eager_threads
 
 IDS = [f"{n:03}" for n in range(60)]
 
@@ -74,7 +74,7 @@ def test_two_promoters_move_each_job_once(harness: Harness, q: Bench) -> None:
     q.enqueue(*IDS, delay_ms=5)
     q.enqueue(*(f"child-{id}" for id in IDS), delay_ms=5, depends_on=("parent",))
     q.clock.advance(5)
-    promoted = flat(harness.race(*(("promote_all", q.queue, 3) for _ in range(2))))
+    promoted = flat(harness.race(*(("promote_all", q.queue, 1) for _ in range(2))))
     assert sorted(promoted) == sorted([*IDS, *(f"child-{id}" for id in IDS)])
     assert q.counts() == {"waiting": 61, "blocked": 60}
 
@@ -209,7 +209,7 @@ def test_one_handle_serves_many_threads(q: Bench) -> None:
                 mine.backend.close()
         return seen
 
-    with ThreadPoolExecutor(8) as pool:
+    with eager_threads(), ThreadPoolExecutor(8) as pool:
         lives = list(pool.map(life, range(8)))
     assert lives == [["created", "unknown", "False"] * 6] * 8
     while rest := q.claim(10):
