@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mayflymq import codec, errors, events, model, worker
+from mayflymq import claims, codec, errors, events, model, worker
 from mayflymq.errors import BackendError, ConfigurationError, Defer, Discard, Retry
 from mayflymq.model import ClaimRequest, Job, NewJob, Settlement, State
 from mayflymq.tasks import current_job
@@ -273,6 +273,25 @@ def test_the_store_is_asked_when_its_last_answer_is_old(
     assert bench.spy.names().count("heartbeat") == asked
 
 
+@pytest.mark.promise("X2", backends=("memory",))
+def test_a_heartbeat_is_an_answer_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    skew = 0.0
+    asked: list[str] = []
+    monkeypatch.setattr(worker.time, "monotonic", lambda real=time.monotonic: real() + skew)
+    monkeypatch.setattr(claims.Claims, "ask", lambda _, held: asked.append(held.job.task))
+
+    def first() -> None:
+        nonlocal skew
+        skew = 1.5
+        beats = bench.spy.names().count("heartbeat")
+        bench.spy.wait_for("heartbeat", beats + 2)  # the second was begun after the clock had moved
+
+    bench.enqueue(bench.task(first), priority=1)
+    bench.enqueue(bench.task(lambda: None, "second"))
+    assert bench.run(prefetch=2, limit=2, stalled_threshold_ms=60).completed == 2
+    assert asked == []
+
+
 @pytest.mark.promise("X2", "X3", backends=("memory",))
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_a_running_handler_sees_the_cancellation_and_is_not_interrupted(
@@ -382,8 +401,8 @@ def test_a_claim_whose_answer_was_lost_is_sent_again(bench: Bench) -> None:
     report = bench.run(prefetch=2)
     assert [bench.job(job_id).deliveries for job_id in jobs] == [1, 1, 1]
     assert report.completed == 3
-    claims = [args[0] for name, args in bench.spy.calls if name == "claim"]
-    assert claims[0] == claims[1]
+    sent = [args[0] for name, args in bench.spy.calls if name == "claim"]
+    assert sent[0] == sent[1]
 
 
 def test_each_claim_has_a_token_of_its_own(bench: Bench) -> None:
