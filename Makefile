@@ -7,12 +7,12 @@ FROM_LOCK := --require-hashes --no-deps -r
 UV_VERSION := 0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format check promises lock clean
+.PHONY: help setup demo test soak lint format check promises lock clean servers
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/package.stamp .venv-sam/deps.stamp ## install what the other targets need (they do it themselves)
+setup: .venv/package.stamp .venv-sam/deps.stamp servers ## install what the other targets need (they do it themselves)
 
 demo: .venv/package.stamp ## run the demonstration (BACKEND=name for another backend than the embedded one)
 	@$(BIN)/python examples/demo.py $(if $(BACKEND),--backend $(BACKEND))
@@ -20,6 +20,17 @@ demo: .venv/package.stamp ## run the demonstration (BACKEND=name for another bac
 test: setup ## run all tests, then hold the promise table
 	$(BIN)/pytest -n 2
 	$(BIN)/python tests/promises.py
+
+soak: BACKEND ?= sqlite
+soak: SECONDS ?= 60
+soak: .venv/package.stamp ## play a BACKEND against the model of the contract for SECONDS, from a SEED or any
+	@$(BIN)/python -m tests.soak --backend $(BACKEND) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# Servers run natively on private loopback ports (localstack/servers.py), so only their programs are needed.
+servers: ## install the servers that the tests start (Debian and Ubuntu; elsewhere install redis by hand)
+	@command -v redis-server >/dev/null || command -v valkey-server >/dev/null || { $(APT_GET) update && $(APT_GET) install redis-server; }
+
+APT_GET = $(if $(filter-out 0,$(shell id -u)),sudo) env DEBIAN_FRONTEND=noninteractive apt-get -qq -y
 
 lint: .venv/package.stamp ## check format, lint rules, types and import direction
 	$(BIN)/ruff format --check .
@@ -37,7 +48,7 @@ promises: .venv/package.stamp ## print which tests prove which promise (SHOW=C4 
 	@$(BIN)/python tests/promises.py $(SHOW)
 
 lock: build/uv/bin/uv ## pin the dependencies anew (dev.lock, sam.lock)
-	$(LOCK) --group dev --extra aws --extra cli pyproject.toml --output-file dev.lock
+	$(LOCK) --group dev --extra aws --extra cli --extra redis pyproject.toml --output-file dev.lock
 	$(LOCK) --group sam --output-file sam.lock
 
 clean: ## remove the environments, caches and builds

@@ -16,7 +16,7 @@ from mayflymq.backends.base import Backend
 from .bench import Bench, check_invariants
 from .harness import Harness, ManualClock
 
-BACKENDS = ("memory", "sqlite")
+BACKENDS = ("memory", "sqlite", "redis", "redis-cluster")
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,9 @@ def harness(
 ) -> Iterator[Harness]:
     name: str = request.param
     if name not in servers:
-        kind: type[Harness] = importlib.import_module(f"tests.contract.harness_{name}").HARNESS
+        kind: type[Harness] = importlib.import_module(
+            f"tests.contract.harness_{name.replace('-', '_')}"
+        ).HARNESS
         kind.start()
         servers[name] = kind
     made = servers[name](tmp_path)

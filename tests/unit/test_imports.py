@@ -28,7 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends.base": PURE,
     "backends.memory": BACKEND,
     "backends.sqlite": BACKEND,
-    "backends": BACKEND | {"backends.memory", "backends.sqlite"},
+    "backends.redis": BACKEND,
+    "backends": BACKEND | {"backends.memory", "backends.sqlite", "backends.redis"},
     "queue": FACADE - {"queue"},
     "maintenance": FACADE,
     "timelimit": {"errors"},
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": FACADE | {"maintenance", "worker", "mayflymq"},
 }
 # open_backend() is the one place that turns a URL into a backend's module.
-MAY_IMPORT["backends.base"] |= {"backends.memory", "backends.sqlite"}
+MAY_IMPORT["backends.base"] |= {"backends.memory", "backends.sqlite", "backends.redis"}
 
 DRIVERS = {"redis", "psycopg", "pymongo", "pika", "sqlite3"}
 HEAVY = {"boto3", "botocore", "aws_lambda_powertools", "pydantic", "typer", "rich", "cronsim", "asyncio"}

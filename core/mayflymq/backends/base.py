@@ -15,8 +15,8 @@ Rules for every method:
 - Every state change is one in `lifecycle.TRANSITIONS`. `BAD` input (a foreign queue in one call, a limit out
   of range) raises InvalidJob before anything is written.
 
-A record whose format is newer than `model.FORMAT` is left alone: not claimed, promoted, swept or cleaned;
-`check()` reports it.
+A record whose format is newer than `model.FORMAT` is left alone: not claimed, promoted, swept, drained
+or cleaned; `check()` reports it.
 
 Entering waiting takes the next place in the order (O3), except for Release, which gives back the old place.
 An ending is a move to a terminal state, or a removal. In the same step, an ending
@@ -31,6 +31,7 @@ An ending is a move to a terminal state, or a removal. In the same step, an endi
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -120,8 +121,9 @@ class BrokerStore(Protocol):
     """
 
     def take_unpublished(self, queue: str, min_age_ms: int, limit: int) -> list[Unpublished]:
-        """Hands out deliveries that were never handed out, and those handed out at least `min_age_ms` ago and
-        not marked since (their publisher crashed), oldest first."""
+        """Hands out deliveries: first those handed out at least `min_age_ms` ago and not marked since (their
+        publisher crashed), longest ago first, then those never handed out, in the order in which their jobs
+        were made."""
         ...
 
     def mark_published(self, queue: str, job_id: str, token: str) -> bool:
@@ -300,6 +302,8 @@ class Backend(ScheduleStore, BrokerStore, Protocol):
         ...
 
 
+logger = logging.getLogger("mayflymq")
+
 COUNT_CAP = 10_000
 MAX_WORKERS_SHOWN = 100
 STOOD = "cancellation"
@@ -316,7 +320,7 @@ _MODULES = {
     "amqp": ("rabbitmq", "rabbitmq"),
     "amqps": ("rabbitmq", "rabbitmq"),
 }
-_BUILT = ("memory", "sqlite")
+_BUILT = ("memory", "sqlite", "redis")
 _LOCAL = ("memory", "sqlite")
 ALLOW_LOCAL = "MAYFLYMQ_ALLOW_LOCAL_BACKEND"
 

@@ -354,9 +354,10 @@ class MemoryBackend:
         base.check_batch("jobs", jobs)
         base.check_one_queue({job.queue for job in jobs})
         with self._lock:
-            return [self._enqueue(self._store.queue(new.queue), new, self._clock()) for new in jobs]
+            return [self._enqueue(new, self._clock()) for new in jobs]
 
-    def _enqueue(self, queue: _Queue, new: NewJob, now: int) -> Enqueued:
+    def _enqueue(self, new: NewJob, now: int) -> Enqueued:
+        queue = self._store.queues.get(new.queue) or _Queue(new.queue, self._store)
         if existing := queue.jobs.get(new.id):
             return Enqueued(new.id, EnqueueStatus.DUPLICATE_ID, existing.job.state)
         for parent in new.depends_on:
@@ -406,6 +407,7 @@ class MemoryBackend:
         elif new.dedup:
             until = now + new.dedup.window_ms if new.dedup.mode is DedupMode.THROTTLE else None
             queue.keys[new.dedup.key] = _Key(new.id, until)
+        self._store.queues[new.queue] = queue  # only now: a refused job leaves no queue behind
         queue.add(_Record(job, queue.next(), queue.next(), unfinished))
         status = EnqueueStatus.REPLACED if replaced else EnqueueStatus.CREATED
         return Enqueued(
@@ -418,7 +420,9 @@ class MemoryBackend:
             if queue is None:
                 return []
             if held := queue.claims.get(request.token):
-                return [self._claimed(queue.jobs[job_id]) for job_id in held]
+                records = [queue.jobs[job_id] for job_id in held]  # a heartbeat moved its job to the end
+                records.sort(key=lambda record: (record.job.priority, record.place))
+                return [self._claimed(record) for record in records]
             if queue.paused:
                 return []
             now = self._clock()
@@ -558,7 +562,7 @@ class MemoryBackend:
             recovered = [
                 self._recover(found, r, now, max_stalls) for r in found.due(State.ACTIVE, now, limit)
             ]
-            for family, (parent, ended) in list(found.cascades.items())[:limit]:
+            for family, (parent, ended) in sorted(found.cascades.items())[:limit]:
                 dependants = found.settle_children(family, parent, ended, now)
                 recovered.append(Recovered(parent, Recovery.CASCADED, dependants=dependants))
             return recovered
@@ -829,15 +833,18 @@ class MemoryBackend:
         with self._lock:
             found = self._store.queues.get(queue)
             now = self._clock()
-            taken: list[Unpublished] = []
-            for record in found.jobs.values() if found else ():
-                delivery = record.delivery
-                if delivery is None or delivery.published_at is not None or len(taken) == limit:
-                    continue
-                if delivery.taken_at is None or delivery.taken_at <= now - min_age_ms:
-                    delivery.taken_at = now
-                    target = Target.MAIN if record.job.state is State.WAITING else Target.DLQ
-                    taken.append(Unpublished(record.job.id, delivery.token, record.job.priority, target))
+            ready = [
+                (delivery, record.job)
+                for record in (found.jobs.values() if found else ())
+                if (delivery := record.delivery) and delivery.published_at is None
+                if delivery.taken_at is None or delivery.taken_at <= now - min_age_ms
+            ]
+            ready.sort(key=lambda pair: model.MAX_TIME if pair[0].taken_at is None else pair[0].taken_at)
+            taken = []
+            for delivery, job in ready[:limit]:
+                delivery.taken_at = now
+                target = Target.MAIN if job.state is State.WAITING else Target.DLQ
+                taken.append(Unpublished(job.id, delivery.token, job.priority, target))
             return taken
 
     def _delivery(self, queue: str, job_id: str, token: str) -> tuple[_Queue, _Record, _Delivery] | None:

@@ -8,13 +8,12 @@ the clock is read, so the times of all processes agree with the order of their t
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -90,6 +89,9 @@ CAPABILITIES = Capabilities(
     clock="this host, read under the write lock",
 )
 
+APPLICATION_ID = int.from_bytes(b"MfMQ", "big")
+"""What marks a database as ours, whatever version another program gave its own."""
+
 OLDEST_SQLITE = (3, 37, 0)
 """The first with STRICT tables."""
 
@@ -99,8 +101,6 @@ _ENDS: dict[type, State] = {
     model.Expire: State.EXPIRED,
     model.Cancel: State.CANCELLED,
 }
-
-logger = logging.getLogger("mayflymq")
 
 _inherited: list[sqlite3.Connection] = []
 """Connections that a fork brought along: closing one would drop the parent's file locks, so they are kept."""
@@ -270,7 +270,7 @@ class SqliteBackend:
             _inherited.append(self._connection)
         connection = self._dial()
         try:
-            version = _version(connection)
+            version = _version(connection, self._path)
             newest = len(_migrations())
             if version == 0:
                 _migrate(connection, self._path)
@@ -292,21 +292,25 @@ class SqliteBackend:
             self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
         )
         connection.row_factory = sqlite3.Row
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA synchronous = FULL")
-        if self._max_page_count:
-            connection.execute(f"PRAGMA max_page_count = {self._max_page_count}")
         # SQLite does not wait for its busy timeout when several processes turn a new file to WAL at once.
         give_up = time.monotonic() + self._busy_timeout_ms / 1000
-        while True:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                return connection
-            except sqlite3.OperationalError as error:
-                if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
-                    connection.close()
-                    raise
-                time.sleep(0.01)
+        try:
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA synchronous = FULL")
+            if self._max_page_count:
+                connection.execute(f"PRAGMA max_page_count = {self._max_page_count}")
+            while True:
+                try:
+                    _version(connection, self._path)  # before another program's file is turned to WAL
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    return connection
+                except sqlite3.OperationalError as error:
+                    if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                        raise
+                    time.sleep(0.01)
+        except BaseException:
+            connection.close()
+            raise
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[_Transaction]:
@@ -370,7 +374,7 @@ class SqliteBackend:
                 Finding(
                     Severity.WARNING,
                     "format",
-                    f"{newer['records']} jobs are of a newer version and left alone here: update mayflymq",
+                    f"{newer['records']} records are of a newer version and left alone here: update mayflymq",
                 )
             )
         return findings
@@ -389,8 +393,10 @@ class SqliteBackend:
         if not jobs:
             return []
         with self._transaction() as tx:
-            tx.rows("add_queue", queue=jobs[0].queue)
-            return [self._enqueue(tx, new) for new in jobs]
+            answers = [self._enqueue(tx, new) for new in jobs]
+            if any(answer.status is not EnqueueStatus.REFUSED for answer in answers):
+                tx.rows("add_queue", queue=jobs[0].queue)
+            return answers
 
     def _enqueue(self, tx: _Transaction, new: NewJob) -> Enqueued:
         if existing := tx.row("find", queue=new.queue, id=new.id):
@@ -702,7 +708,7 @@ class SqliteBackend:
             try:
                 jobs.append(_job(row))
             except CorruptRecord as error:
-                logger.error("left out of a list: %s", error)
+                base.logger.error("left out of a list: %s", error)
         last = rows[limit - 1] if len(rows) > limit else None
         return JobPage(jobs, base.write_cursor(last["rank"], last["place"]) if last else None)
 
@@ -765,13 +771,13 @@ class SqliteBackend:
         base.check_limit(limit)
         with self._reading() as tx:
             rows = tx.rows("list_schedules", queue=queue, after=after or "", limit=limit)
-        return [_schedule(row) for row in rows]
+        return _schedules(rows)
 
     def due_schedules(self, queue: str, limit: int) -> DueSchedules:
         base.check_limit(limit)
         with self._reading() as tx:
             rows = tx.rows("due_schedules", queue=queue, limit=limit)
-            return DueSchedules(tx.now, [_schedule(row) for row in rows])
+            return DueSchedules(tx.now, _schedules(rows))
 
     def advance_schedule(
         self,
@@ -840,25 +846,35 @@ class SqliteBackend:
             return [row["id"] for row in rows]
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the schema, 0 in a new file. Raises SchemaMismatch for another program's database."""
+    outside = not connection.in_transaction
+    if outside:  # what a migration writes at once is read at once
+        connection.execute("BEGIN")
+    try:
+        ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+        if not ours and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            raise SchemaMismatch(f"{path} holds another program's tables: name another file")
+        return int(connection.execute("PRAGMA user_version").fetchone()[0]) if ours else 0
+    finally:
+        if outside and connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> int:
     """Applies what is missing in one transaction, so that many may try at once. Returns the version."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _version(connection)
+        version = _version(connection, path)
         migrations = _migrations()
         if version > len(migrations):
             raise SchemaMismatch(
                 f"{path} has schema {version}, this library knows {len(migrations)}: update mayflymq here"
             )
-        if version == 0 and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-            raise SchemaMismatch(f"{path} holds another program's tables: name another file")
         for migration in migrations[version:]:
             for statement in _statements(migration.read_text("utf-8")):
                 connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(migrations)}")
         connection.execute("COMMIT")
     except BaseException:
@@ -945,6 +961,19 @@ def _read_job(row: sqlite3.Row) -> Job:
         finished_at=row["finished_at"],
         format=row["format"],
     )
+
+
+def _schedules(rows: Iterable[sqlite3.Row]) -> list[StoredSchedule]:
+    """Those that can be read: a bad record never hides the others."""
+    schedules = []
+    for row in rows:
+        try:
+            schedules.append(_schedule(row))
+        except (MayflyError, ValueError, TypeError) as error:
+            base.logger.error(
+                "left out: schedule %s in %s cannot be read: %s", row["id"], row["queue"], error
+            )
+    return schedules
 
 
 def _schedule(row: sqlite3.Row) -> StoredSchedule:

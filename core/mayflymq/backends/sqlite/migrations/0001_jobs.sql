@@ -145,7 +145,7 @@ CREATE TABLE deliveries (
     published_at INTEGER
 ) STRICT;
 
-CREATE INDEX deliveries_unpublished ON deliveries (queue, job) WHERE published_at IS NULL;
+CREATE INDEX deliveries_unpublished ON deliveries (queue, taken_at, job) WHERE published_at IS NULL;
 CREATE INDEX deliveries_published ON deliveries (queue, published_at) WHERE published_at IS NOT NULL;
 
 -- Triggers, so that no transition can forget it.

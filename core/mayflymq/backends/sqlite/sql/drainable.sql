@@ -2,9 +2,10 @@
 SELECT id FROM (
     SELECT * FROM (
         SELECT id, 0 AS step, priority AS rank, place FROM jobs
-        WHERE queue = :queue AND state = 'waiting' ORDER BY priority, place LIMIT :limit)
+        WHERE queue = :queue AND state = 'waiting' AND format <= :format ORDER BY priority, place LIMIT :limit)
     UNION ALL
     SELECT * FROM (
         SELECT id, 1 AS step, run_at AS rank, place FROM jobs
-        WHERE queue = :queue AND state = 'delayed' AND :include_delayed ORDER BY run_at, place LIMIT :limit)
+        WHERE queue = :queue AND state = 'delayed' AND :include_delayed AND format <= :format
+        ORDER BY run_at, place LIMIT :limit)
 ) ORDER BY step, rank, place LIMIT :limit

@@ -1,2 +1,3 @@
 -- How many records were written by a newer version.
-SELECT count(*) AS records FROM jobs WHERE format > 1 AND format > :format
+SELECT (SELECT count(*) FROM jobs WHERE format > 1 AND format > :format)
+    + (SELECT count(*) FROM schedules WHERE format > :format) AS records

@@ -1,0 +1,783 @@
+"""Redis and Valkey: one server-side script a transition (promise C11), one round trip a call (promise F5).
+
+The scripts are in `lua/`, one file each; `_common.lua` is put before every one. They run on the server's
+clock (promise F4). Keys are explained in `keys.py` and in docs/backends.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import zlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from ... import codec, lifecycle, model
+from ...errors import BackendError, ConfigurationError, CorruptRecord, MayflyError
+from ...model import (
+    FORMAT,
+    Beat,
+    Cancelled,
+    CancelStatus,
+    Capabilities,
+    CatchUp,
+    Claim,
+    ClaimedJob,
+    ClaimRequest,
+    ClaimStatus,
+    Clock,
+    Counts,
+    Dedup,
+    DedupMode,
+    Dependant,
+    Drained,
+    Dropped,
+    DueSchedules,
+    Enqueued,
+    EnqueueStatus,
+    Fail,
+    Finding,
+    Job,
+    JobError,
+    JobPage,
+    NewJob,
+    NotClaimed,
+    ParentPolicy,
+    QueueInfo,
+    Recovered,
+    Recovery,
+    Removed,
+    Retried,
+    RetryStatus,
+    Schedule,
+    Settle,
+    Settled,
+    Settlement,
+    SettleResult,
+    Severity,
+    State,
+    StoredSchedule,
+    Target,
+    Unpublished,
+    WorkerInfo,
+)
+from .. import base
+from . import keys
+
+CAPABILITIES = Capabilities(
+    durable=True,
+    shared=True,
+    lambda_ready=True,
+    ordering="priority, then the order of entering waiting",
+    strict_priority=True,
+    dedup=True,
+    dependencies=True,
+    schedules=True,
+    broker_store=True,
+    transactional_enqueue=False,
+    one_round_trip=True,
+    clock="the server, TIME inside the script",
+)
+
+OLDEST_SERVER = (6, 2)
+PACK_FROM = 1024
+"""Payloads of at least this many bytes are compressed, where that makes them smaller."""
+DROP_A_CALL = 1000
+
+_REPEATABLE = frozenset({"enqueue", "claim", "heartbeat", "settle", "claim_delivery"})
+"""What may be sent again when an answer was lost: promises D6, D7 and D8 make it harmless. Reads may be
+too."""
+_READS = frozenset({"get", "list_jobs", "queue_info", "list_schedules", "due_schedules"})
+
+
+def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> RedisBackend:
+    """Opens `redis://[user[:password]@]host[:port][/db]` or `rediss://` (TLS).
+
+    Options: `prefix` (mayflymq) begins every key, `cluster=1` for a cluster and ElastiCache Serverless; the
+    others are those of redis-py, such as `ssl_ca_certs` and `socket_timeout` (seconds).
+    """
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    prefix = options.pop("prefix", "mayflymq")
+    if not prefix or any(c in "{}" or c.isspace() for c in prefix):
+        raise ConfigurationError("the option prefix of a redis:// URL must be text without braces and spaces")
+    cluster = options.pop("cluster", "0")
+    if cluster not in ("0", "1"):
+        raise ConfigurationError("the option cluster of a redis:// URL is 0 or 1")
+    server = urlunsplit(parts._replace(query=urlencode(options)))
+    return RedisBackend(server, prefix=prefix, cluster=cluster == "1", broker=broker, clock=clock)
+
+
+@cache
+def _script(name: str) -> tuple[str, str]:
+    """The text of a script and its SHA-1, which is its name on the server."""
+    folder = Path(__file__).parent / "lua"
+    text = (folder / "_common.lua").read_text("utf-8") + (folder / f"{name}.lua").read_text("utf-8")
+    stalled = lifecycle.stalled_out(0).message.replace("0", "@STALLS@", 1)
+    for mark, value in (
+        ("@MAX_CHILDREN@", str(model.MAX_CHILDREN_A_STEP)),
+        ("@STOOD@", base.STOOD),
+        ("@PARENT_FAILED@", _template(lifecycle.parent_failed("@PARENT@", "@ENDED@"))),
+        ("@STALLED_OUT@", _template(JobError(lifecycle.stalled_out(0).type, stalled))),
+    ):
+        text = text.replace(mark, value)
+    return text, hashlib.sha1(text.encode("utf-8"), usedforsecurity=False).hexdigest()
+
+
+def _template(error: JobError) -> str:
+    return json.dumps([error.type, error.message]).replace("\\", "\\\\").replace("'", "\\'")
+
+
+class RedisBackend:
+    """One connection, used by one call at a time; opened lazily, replaced when dead."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "mayflymq",
+        cluster: bool = False,
+        broker: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._url = url
+        self._prefix = prefix
+        self._cluster = cluster
+        self._broker = broker
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._client: Any = None
+        self._owner = 0
+        self._delivering: set[str] = set()
+        self._connect()  # refuses a URL that cannot work; nothing is sent
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    # Connection
+
+    def _connect(self) -> Any:
+        if self._client is not None and self._owner == os.getpid():
+            return self._client
+        settings: dict[str, Any] = {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "health_check_interval": 30,
+        }
+        try:
+            if self._cluster:
+                self._client = redis.RedisCluster.from_url(self._url, **settings)
+            else:
+                self._client = redis.Redis.from_url(self._url, **settings)
+        except redis.RedisError as error:
+            raise _public(error) from error
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"this redis:// URL cannot be used: {error}") from None
+        self._owner = os.getpid()
+        return self._client
+
+    def _call(self, name: str, queue: str, *values: Any) -> Any:
+        """Runs one script. Where it answers that the queue is not registered yet, registers it and runs it
+        again."""
+        if self._broker and queue not in self._delivering:
+            self._enable_broker(queue)
+        answer = self._run(name, queue, *values)
+        if answer == b"UNREGISTERED":
+            self._register(queue)
+            answer = self._run(name, queue, *values)
+        return answer
+
+    def _run(self, name: str, queue: str, *values: Any) -> Any:
+        text, sha = _script(name)
+        fixed = keys.fixed(self._prefix, queue)
+        now = "" if self._clock is None else self._clock()
+        given = [*fixed, keys.prefix_of(self._prefix, queue), now, FORMAT, *values]
+
+        def send(client: Any) -> Any:
+            try:
+                return client.execute_command("EVALSHA", sha, len(fixed), *given)
+            except redis.exceptions.NoScriptError:  # a new server, or one whose scripts were flushed
+                return client.execute_command("EVAL", text, len(fixed), *given)
+
+        return self._send(send, repeat=name in _REPEATABLE or name in _READS)
+
+    def _send(self, send: Callable[[Any], Any], *, repeat: bool) -> Any:
+        with self._lock:
+            try:
+                try:
+                    return send(self._connect())
+                except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+                    if not repeat or isinstance(error, redis.exceptions.AuthenticationError | _LOADING):
+                        raise
+                    return send(self._connect())
+            except redis.RedisError as error:
+                raise _public(error) from error
+
+    def _register(self, queue: str) -> None:
+        """Writes the queue's name to the registry, then makes it known in its own slot: a queue that holds
+        jobs is always found by the sweep, wherever a crash falls."""
+        model.check_queue(queue)
+        generation = os.urandom(8).hex()
+        registry = keys.registry(self._prefix)
+        self._send(lambda client: client.hset(registry, queue, generation), repeat=True)
+        kept = self._run("register", queue, generation)
+        if kept.decode() != generation:  # somebody else came first; the registry names the one that is kept
+            self._send(lambda client: client.hset(registry, queue, kept), repeat=True)
+        if self._send(lambda client: client.get(keys.broker(self._prefix)), repeat=True):
+            self._run("enable_broker", queue)
+
+    def _enable_broker(self, queue: str) -> None:
+        self._send(lambda client: client.set(keys.broker(self._prefix), 1), repeat=True)
+        for name in {queue, *self._names()}:
+            self._run("enable_broker", name)
+            self._delivering.add(name)
+
+    def _names(self) -> list[str]:
+        found = self._send(lambda client: client.hkeys(keys.registry(self._prefix)), repeat=True)
+        return sorted(name.decode() for name in found)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None and self._owner == os.getpid():
+                self._client.close()
+            self._client = None
+
+    def migrate(self) -> int:
+        return FORMAT
+
+    # Lifecycle
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        base.check_batch("jobs", jobs)
+        base.check_one_queue({job.queue for job in jobs})
+        if not jobs:
+            return []
+        answers = self._call(
+            "enqueue", jobs[0].queue, len(jobs), *(value for job in jobs for value in _new(job))
+        )
+        return [_enqueued(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+
+    def claim(self, request: ClaimRequest) -> list[ClaimedJob]:
+        return self._claimed(request, self._call("claim", request.queue, *_request(request)))
+
+    def _claimed(self, request: ClaimRequest, records: list[list[bytes]]) -> list[ClaimedJob]:
+        claimed = []
+        for record in records:
+            fields = _fields(record)
+            claim = Claim(request.queue, fields[b"id"].decode(), request.token)
+            try:
+                claimed.append(ClaimedJob(claim, _job(request.queue, fields)))
+            except CorruptRecord as error:  # fails at once, so that it hides no other
+                self.settle([Settle(claim, Fail(JobError("CorruptRecord", str(error))))])
+        return claimed
+
+    def heartbeat(self, beats: Sequence[Beat]) -> list[ClaimStatus]:
+        base.check_batch("beats", beats)
+        base.check_one_queue({beat.claim.queue for beat in beats})
+        if not beats:
+            return []
+        values: list[Any] = [len(beats)]
+        for beat in beats:
+            progress = "" if beat.progress is None else repr(float(beat.progress))
+            values += [beat.claim.job_id, beat.claim.token, beat.stale_after_ms, progress]
+        answers = self._call("heartbeat", beats[0].claim.queue, *values)
+        return [ClaimStatus(answer.decode()) for answer in answers]
+
+    def settle(self, settles: Sequence[Settle], claim_next: ClaimRequest | None = None) -> SettleResult:
+        base.check_batch("settles", settles)
+        queues = {settle.claim.queue for settle in settles} | ({claim_next.queue} if claim_next else set())
+        base.check_one_queue(queues)
+        if not queues:
+            return SettleResult([], [])
+        values: list[Any] = [len(settles)]
+        for settle in settles:
+            outcome = settle.outcome
+            result = outcome.result if isinstance(outcome, model.Complete) else None
+            failed = isinstance(outcome, model.Retry | model.Fail)
+            values += [
+                settle.claim.job_id,
+                settle.claim.token,
+                lifecycle.event_of(outcome),
+                outcome.delay_ms if isinstance(outcome, model.Retry | model.Defer) else 0,
+                b"" if result is None else result,
+                0 if result is None else 1,
+                codec.encode_error(outcome.error) if failed else "",  # type: ignore[union-attr]
+            ]
+        values += _request(claim_next) if claim_next else [0]
+        settled, records = self._call("settle", queues.pop(), *values)
+        return SettleResult(
+            [Settled(Settlement(status.decode()), _dependants(children)) for status, children in settled],
+            self._claimed(claim_next, records) if claim_next else [],
+        )
+
+    def release_stale(self, queue: str, limit: int, max_stalls: int) -> list[Recovered]:
+        base.check_limit(limit)
+        return [
+            Recovered(
+                job_id.decode(),
+                Recovery(status.decode()),
+                stalls,
+                worker.decode() or None,
+                _dependants(children),
+                "its record makes no sense" if status == b"unreadable" else None,
+            )
+            for job_id, status, stalls, worker, children in self._call(
+                "release_stale", queue, limit, max_stalls
+            )
+        ]
+
+    def promote_due(self, queue: str, limit: int) -> list[str]:
+        base.check_limit(limit)
+        return _texts(self._call("promote_due", queue, limit))
+
+    # Control
+
+    def cancel(self, queue: str, ids: Sequence[str]) -> list[Cancelled]:
+        base.check_batch("ids", ids)
+        answers = self._call("cancel", queue, len(ids), *ids)
+        return [
+            Cancelled(CancelStatus(status.decode()), _dependants(children)) for status, children in answers
+        ]
+
+    def retry(self, queue: str, ids: Sequence[str]) -> list[Retried]:
+        base.check_batch("ids", ids)
+        return [
+            Retried(
+                RetryStatus(status.decode()),
+                State(state.decode()) if state else None,
+                holder.decode() or None,
+            )
+            for status, state, holder in self._call("retry", queue, len(ids), *ids)
+        ]
+
+    def remove(self, queue: str, ids: Sequence[str]) -> list[Removed]:
+        base.check_batch("ids", ids)
+        answers = self._call("remove", queue, len(ids), *ids)
+        return [Removed(bool(found), _dependants(children)) for found, children in answers]
+
+    def set_paused(self, queue: str, paused: bool) -> None:
+        model.check_queue(queue)
+        self._call("set_paused", queue, int(paused))
+
+    def clean(self, queue: str, states: Collection[State], older_than_ms: int, limit: int) -> list[str]:
+        base.check_limit(limit)
+        base.check_terminal(states)
+        wanted = set(states)
+        return _texts(self._call("clean", queue, older_than_ms, limit, len(wanted), *wanted))
+
+    def drain(self, queue: str, include_delayed: bool, limit: int) -> Drained:
+        base.check_limit(limit)
+        ids, children = self._call("drain", queue, int(include_delayed), limit)
+        return Drained(tuple(_texts(ids)), _dependants(children))
+
+    def drop_queue(self, queue: str, force: bool) -> Dropped:
+        known = False
+        while True:
+            # In steps, so that no script runs long; forced from the second on, as the first decided.
+            found, active, generation = self._call("drop_queue", queue, int(force or known), DROP_A_CALL)
+            if not found or active:
+                return Dropped(known, active)
+            known = True
+            if generation:
+                self._forget(queue, generation)
+                return Dropped(True)
+
+    def _forget(self, queue: str, generation: bytes) -> None:
+        """Takes the name out of the registry, unless the queue was made anew meanwhile."""
+        text = (
+            "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HDEL', KEYS[1], ARGV[1]) end"
+        )
+        registry = keys.registry(self._prefix)
+        self._delivering.discard(queue)
+        self._send(
+            lambda client: client.execute_command("EVAL", text, 1, registry, queue, generation), repeat=True
+        )
+
+    def dedup_holder(self, queue: str, key: str, release: bool = False) -> str | None:
+        holder: bytes = self._call("dedup_holder", queue, key, int(release))
+        return holder.decode() or None
+
+    # Inspection
+
+    def get(self, queue: str, ids: Sequence[str]) -> list[Job | None]:
+        base.check_batch("ids", ids)
+        records = self._call("get", queue, len(ids), *ids)
+        return [_job(queue, _fields(record)) if record else None for record in records]
+
+    def list_jobs(self, queue: str, state: State, cursor: str | None = None, limit: int = 100) -> JobPage:
+        base.check_limit(limit)
+        rank, place = base.read_cursor(cursor) if cursor is not None else (0, 0)
+        records, last_rank, last_place = self._call(
+            "list_jobs", queue, State(state), int(cursor is not None), rank, f"{place:016d}", limit
+        )
+        jobs = []
+        for record in records:
+            try:
+                jobs.append(_job(queue, _fields(record)))
+            except CorruptRecord as error:
+                base.logger.error("left out of a list: %s", error)
+        return JobPage(jobs, base.write_cursor(int(last_rank), int(last_place)) if last_place else None)
+
+    def queues(self, names: Sequence[str] | None = None, *, exact: bool = False) -> list[QueueInfo]:
+        wanted = self._names() if names is None else names
+        infos = (
+            (name, self._call("queue_info", name, base.COUNT_CAP, base.MAX_WORKERS_SHOWN)) for name in wanted
+        )
+        return [_info(name, info, exact=exact) for name, info in infos if names is not None or info[0]]
+
+    def check(self) -> list[Finding]:
+        server = self._send(lambda client: client.info("server"), repeat=True)
+        version = str(server.get("redis_version", "0"))
+        numbers = tuple(int(part) for part in version.split(".")[:2])
+        findings = [
+            Finding(Severity.OK, "version", f"the server is version {version}")
+            if numbers >= OLDEST_SERVER
+            else Finding(
+                Severity.ERROR, "version", f"the server is version {version}; 6.2 or newer is needed"
+            )
+        ]
+        for name in self._names():
+            seen = self._newer(name)
+            if seen > FORMAT:
+                findings.append(
+                    Finding(
+                        Severity.WARNING,
+                        "format",
+                        f"{name} holds jobs of a newer version, left alone here: update mayflymq",
+                    )
+                )
+        try:
+            policy = self._config("maxmemory-policy")
+            if policy not in ("", "noeviction"):
+                findings.append(
+                    Finding(
+                        Severity.ERROR,
+                        "eviction",
+                        f"maxmemory-policy is {policy}: the server may delete jobs; set it to noeviction",
+                    )
+                )
+            if self._config("appendonly") != "yes":
+                saves = self._config("save")
+                lost = "what came since the last snapshot" if saves else "every job"
+                findings.append(
+                    Finding(
+                        Severity.WARNING,
+                        "persistence",
+                        f"appendonly is off: a restart of the server loses {lost}",
+                    )
+                )
+        except BackendError as error:
+            findings.append(
+                Finding(
+                    Severity.WARNING,
+                    "settings",
+                    f"the server's settings may not be read ({error}): make sure that "
+                    "maxmemory-policy is noeviction and that data is persisted",
+                )
+            )
+        return findings
+
+    def _newer(self, queue: str) -> int:
+        """The newest format that a script looked past in this queue, 0 for none."""
+        meta = keys.prefix_of(self._prefix, queue) + "meta"
+        return int(self._send(lambda client: client.hget(meta, "newer"), repeat=True) or 0)
+
+    def _config(self, name: str) -> str:
+        found = self._send(lambda client: client.config_get(name), repeat=True)
+        return str(next(iter(found.values()), ""))
+
+    # Schedules
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        fields: dict[str, Any] = {
+            "task": schedule.task,
+            "payload": schedule.payload,
+            "every_ms": schedule.every_ms,
+            "cron": schedule.cron,
+            "timezone": schedule.timezone,
+            "catch_up": schedule.catch_up,
+            "priority": schedule.priority,
+            "ttl_ms": schedule.ttl_ms,
+            "timeout_ms": schedule.timeout_ms,
+            "max_retries": schedule.max_retries,
+            "backoff": codec.encode_backoff(schedule.backoff),
+        }
+        given = [value for field in fields.items() if field[1] is not None for value in field]
+        self._call("put_schedule", schedule.queue, schedule.id, len(given) // 2, *given)
+
+    def remove_schedule(self, queue: str, schedule_id: str) -> bool:
+        return bool(self._call("remove_schedule", queue, schedule_id))
+
+    def pause_schedule(self, queue: str, schedule_id: str, paused: bool) -> bool:
+        return bool(self._call("pause_schedule", queue, schedule_id, int(paused)))
+
+    def list_schedules(self, queue: str, after: str | None = None, limit: int = 100) -> list[StoredSchedule]:
+        base.check_limit(limit)
+        records = self._call("list_schedules", queue, int(after is not None), after or "", limit)
+        return [_schedule(queue, _fields(record)) for record in records if record]
+
+    def due_schedules(self, queue: str, limit: int) -> DueSchedules:
+        base.check_limit(limit)
+        now, records = self._call("due_schedules", queue, limit)
+        return DueSchedules(int(now), [_schedule(queue, _fields(record)) for record in records if record])
+
+    def advance_schedule(
+        self,
+        queue: str,
+        schedule_id: str,
+        revision: int,
+        slot: int | None,
+        next_slot: int,
+        last_slot: int | None,
+    ) -> bool:
+        values = ["" if value is None else value for value in (slot, next_slot, last_slot)]
+        return bool(self._call("advance_schedule", queue, schedule_id, revision, *values))
+
+    # What a broker needs
+
+    def take_unpublished(self, queue: str, min_age_ms: int, limit: int) -> list[Unpublished]:
+        base.check_limit(limit)
+        return [
+            Unpublished(job_id.decode(), token.decode(), int(priority), Target(target.decode()))
+            for job_id, token, priority, target in self._call("take_unpublished", queue, min_age_ms, limit)
+        ]
+
+    def mark_published(self, queue: str, job_id: str, token: str) -> bool:
+        return bool(self._call("mark_published", queue, job_id, token))
+
+    def claim_delivery(self, request: ClaimRequest, job_id: str, token: str) -> ClaimedJob | NotClaimed:
+        answer = self._call("claim_delivery", request.queue, job_id, token, *_request(request)[1:])
+        if isinstance(answer, bytes):
+            return NotClaimed(answer.decode())
+        claimed = self._claimed(request, [answer])
+        return claimed[0] if claimed else NotClaimed.GONE
+
+    def republish(self, queue: str, older_than_ms: int, limit: int) -> list[str]:
+        base.check_limit(limit)
+        return _texts(self._call("republish", queue, older_than_ms, limit))
+
+
+_LOADING = redis.exceptions.BusyLoadingError
+
+_TRANSIENT = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+)
+
+
+def _public(error: redis.RedisError) -> BackendError:
+    """The public error for one of the driver's."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return BackendError(f"redis refused the user or the password: {text}", transient=False)
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM" in text:
+        return BackendError(
+            "redis is out of memory and wrote nothing: raise maxmemory, or keep ended jobs for less time",
+            transient=False,
+        )
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return BackendError("redis answers from a read-only replica: a failover is under way", transient=True)
+    if isinstance(error, redis.exceptions.BusyLoadingError):
+        return BackendError("redis is loading its data: try again in a moment", transient=True)
+    if isinstance(error, _TRANSIENT):
+        return BackendError(f"redis cannot be reached: {text}", transient=True)
+    return BackendError(f"redis refused a call: {text}", transient=False)
+
+
+def _request(request: ClaimRequest) -> list[Any]:
+    return [request.limit, request.token, request.worker, request.stale_after_ms]
+
+
+def _new(job: NewJob) -> list[Any]:
+    payload, packed = job.payload, 0
+    if len(payload) >= PACK_FROM:
+        smaller = zlib.compress(payload, 1)
+        if len(smaller) < len(payload):
+            payload, packed = smaller, 1
+    dedup = job.dedup
+    return [
+        job.id,
+        job.task,
+        payload,
+        packed,
+        job.priority,
+        job.delay_ms,
+        "" if job.run_at is None else job.run_at,
+        "" if job.ttl_ms is None else job.ttl_ms,
+        "" if job.timeout_ms is None else job.timeout_ms,
+        job.max_retries,
+        codec.encode_backoff(job.backoff),
+        json.dumps(job.depends_on, ensure_ascii=False),
+        job.on_parent_failure,
+        dedup.key if dedup else "",
+        dedup.mode if dedup else "",
+        dedup.window_ms if dedup else 0,
+        int(dedup.extend) if dedup else 0,
+    ]
+
+
+def _enqueued(job: NewJob, answer: list[Any]) -> Enqueued:
+    status, state, holder, unknown, children = answer
+    return Enqueued(
+        job.id,
+        EnqueueStatus(status.decode()),
+        State(state.decode()) if state else None,
+        holder.decode() or None,
+        base.unknown_parent(job, unknown.decode()) if unknown else None,
+        _dependants(children),
+    )
+
+
+def _texts(values: Iterable[bytes]) -> list[str]:
+    return [value.decode() for value in values]
+
+
+def _dependants(flat: list[bytes]) -> tuple[Dependant, ...]:
+    return tuple(
+        Dependant(job_id.decode(), State(state.decode()))
+        for job_id, state in zip(flat[::2], flat[1::2], strict=True)
+    )
+
+
+def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _job(queue: str, fields: dict[bytes, bytes]) -> Job:
+    """The job in the fields of its hash. Raises CorruptRecord naming the job when it cannot be read."""
+    name = fields.get(b"id", b"?").decode("utf-8", "replace")
+    try:
+        version = int(fields[b"format"])
+        if version > FORMAT:
+            raise CorruptRecord(
+                f"it has format {version}, this version reads up to {FORMAT}: update mayflymq"
+            )
+        return _read_job(queue, fields)
+    except (MayflyError, LookupError, ValueError, TypeError, zlib.error) as error:
+        raise CorruptRecord(
+            f"job {name} in {queue} cannot be read: {type(error).__name__} {error}"
+        ) from error
+
+
+def _read_job(queue: str, fields: dict[bytes, bytes]) -> Job:
+    def number(name: bytes) -> int | None:
+        value = fields.get(name)
+        return None if value is None else int(value)
+
+    def text(name: bytes) -> str | None:
+        value = fields.get(name)
+        return None if value is None else value.decode()
+
+    def error(name: bytes) -> JobError | None:
+        value = fields.get(name)
+        return None if value is None else codec.decode_error(value)
+
+    key = text(b"dedup_key")
+    progress = fields.get(b"progress")
+    payload = fields[b"payload"]
+    return Job(
+        id=fields[b"id"].decode(),
+        queue=queue,
+        task=fields[b"task"].decode(),
+        payload=zlib.decompress(payload) if fields[b"packed"] == b"1" else payload,
+        state=State(fields[b"state"].decode()),
+        priority=int(fields[b"priority"]),
+        created_at=int(fields[b"created_at"]),
+        run_at=number(b"run_at"),
+        ttl_ms=number(b"ttl_ms"),
+        timeout_ms=number(b"timeout_ms"),
+        max_retries=int(fields[b"max_retries"]),
+        backoff=codec.decode_backoff(fields[b"backoff"]),
+        depends_on=tuple(json.loads(fields[b"depends_on"])),
+        on_parent_failure=ParentPolicy(fields[b"on_parent_failure"].decode()),
+        dedup=None
+        if key is None
+        else Dedup(
+            key,
+            DedupMode(fields[b"dedup_mode"].decode()),
+            int(fields[b"dedup_window_ms"]),
+            fields[b"dedup_extend"] == b"1",
+        ),
+        deliveries=number(b"deliveries") or 0,
+        failures=number(b"failures") or 0,
+        stalls=number(b"stalls") or 0,
+        replays=number(b"replays") or 0,
+        retried_at=number(b"retried_at"),
+        claim_token=text(b"claim_token"),
+        claimed_at=number(b"claimed_at"),
+        heartbeat_at=number(b"heartbeat_at"),
+        stale_at=number(b"stale_at"),
+        worker=text(b"worker"),
+        cancel_requested=b"cancel_requested" in fields,
+        progress=None if progress is None else float(progress),
+        result=fields.get(b"result"),
+        error=error(b"error"),
+        first_error=error(b"first_error"),
+        finished_at=number(b"finished_at"),
+        format=int(fields[b"format"]),
+    )
+
+
+def _schedule(queue: str, fields: dict[bytes, bytes]) -> StoredSchedule:
+    def number(name: bytes) -> int | None:
+        value = fields.get(name)
+        return None if value is None else int(value)
+
+    cron = fields.get(b"cron")
+    schedule = Schedule(
+        id=fields[b"id"].decode(),
+        queue=queue,
+        task=fields[b"task"].decode(),
+        payload=fields[b"payload"],
+        every_ms=number(b"every_ms"),
+        cron=None if cron is None else cron.decode(),
+        timezone=fields[b"timezone"].decode(),
+        catch_up=CatchUp(fields[b"catch_up"].decode()),
+        priority=int(fields[b"priority"]),
+        ttl_ms=number(b"ttl_ms"),
+        timeout_ms=number(b"timeout_ms"),
+        max_retries=int(fields[b"max_retries"]),
+        backoff=codec.decode_backoff(fields[b"backoff"]),
+    )
+    return StoredSchedule(
+        schedule,
+        int(fields[b"revision"]),
+        int(fields[b"changed_at"]),
+        b"paused" in fields,
+        number(b"next_slot"),
+        number(b"last_slot"),
+    )
+
+
+def _info(name: str, answer: list[Any], *, exact: bool) -> QueueInfo:
+    _, paused, counts, oldest, workers = answer
+    cap = None if exact else base.COUNT_CAP
+    by_state = dict(zip([state.value for state in State], counts, strict=True))
+    dead = by_state["failed"] + by_state["expired"]
+    named = tuple(
+        WorkerInfo(worker.decode(), claims, age)
+        for worker, claims, age in zip(workers[::3], workers[1::3], workers[2::3], strict=True)
+    )
+    return QueueInfo(
+        name=name,
+        paused=bool(paused),
+        counts=Counts(**{state: n if cap is None else min(n, cap) for state, n in by_state.items()}),
+        dead_letters=dead if cap is None else min(dead, cap),
+        workers=named,
+        oldest_waiting_age_ms=int(oldest) if oldest else None,
+        oldest_heartbeat_age_ms=named[0].heartbeat_age_ms if named else None,
+    )

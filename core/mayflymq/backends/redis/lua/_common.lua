@@ -1,0 +1,485 @@
+-- What the transitions share; put before each of them.
+--
+-- KEYS     the queue's fixed keys, in the order of keys.py
+-- ARGV[1]  the prefix of the keys of single jobs and claims, with the queue's hash tag
+-- ARGV[2]  the time in milliseconds, for tests; empty: the server's
+-- ARGV[3]  the newest record format that the caller knows
+
+local ZSET = {
+  waiting = KEYS[1], delayed = KEYS[2], blocked = KEYS[3], active = KEYS[4],
+  completed = KEYS[5], failed = KEYS[6], expired = KEYS[7], cancelled = KEYS[8],
+}
+local META, AGES, DEDUP, WINDOWS, CASCADES = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local UNPUBLISHED, PUBLISHED, SCHEDULES, SLOTS = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local PREFIX, FORMAT = ARGV[1], tonumber(ARGV[3])
+local MAX_TIME = 9007199254740991
+local BROKER = redis.call('HEXISTS', META, 'broker') == 1
+local MAX_CHILDREN = @MAX_CHILDREN@
+local TERMINAL = {completed = true, failed = true, expired = true, cancelled = true}
+local DELIVERED = {waiting = true, failed = true, expired = true}
+
+local NOW = tonumber(ARGV[2])
+if not NOW then
+  local time = redis.call('TIME')
+  NOW = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+-- A number for a place or a family, padded so that text order is number order.
+local function next_number()
+  return string.format('%016.0f', redis.call('HINCRBY', META, 'last', 1))
+end
+
+local function job_key(id)
+  return PREFIX .. 'job:' .. id
+end
+
+local FIELDS = {
+  'state', 'place', 'family', 'format', 'priority', 'created_at', 'run_at', 'stale_at', 'finished_at', 'unfinished',
+  'on_parent_failure', 'dedup_key', 'dedup_mode', 'claim_token', 'cancel_requested', 'deliveries', 'failures',
+  'stalls', 'replays', 'worker', 'first_error', 'settled_token', 'settled_as', 'delivery', 'born',
+}
+
+-- What a transition needs to know of a job; nil where there is none. `bad` is set where the record makes no sense.
+local function load(id)
+  local values = redis.pcall('HMGET', job_key(id), unpack(FIELDS))
+  if values.err or not values[1] then
+    return nil
+  end
+  local job = {id = id, key = job_key(id), changed = {}, dropped = {}}
+  for index, name in ipairs(FIELDS) do
+    job[name] = values[index] or nil
+  end
+  if not ZSET[job.state] or not job.place or #job.place ~= 16 or not tonumber(job.priority) or not job.family or not job.born
+    or (job.state == 'delayed' and not tonumber(job.run_at))
+    or (job.state == 'active' and not (tonumber(job.stale_at) and job.claim_token and job.worker))
+    or (TERMINAL[job.state] and not tonumber(job.finished_at)) then
+    job.bad = true
+  end
+  return job
+end
+
+local function set(job, name, value)
+  if type(value) == 'number' then
+    value = whole(value)
+  end
+  job[name] = value
+  job.changed[name] = value
+  job.dropped[name] = nil
+end
+
+local function unset(job, name)
+  job[name] = nil
+  job.changed[name] = nil
+  job.dropped[name] = true
+end
+
+-- Writes what was set and unset.
+local function save(job)
+  local pairs_of, names = {}, {}
+  for name, value in pairs(job.changed) do
+    pairs_of[#pairs_of + 1] = name
+    pairs_of[#pairs_of + 1] = value
+  end
+  for name in pairs(job.dropped) do
+    names[#names + 1] = name
+  end
+  if #pairs_of > 0 then
+    redis.call('HSET', job.key, unpack(pairs_of))
+  end
+  if #names > 0 then
+    redis.call('HDEL', job.key, unpack(names))
+  end
+  job.changed, job.dropped = {}, {}
+end
+
+local function rank_of(job)
+  if job.state == 'waiting' then return job.priority end
+  if job.state == 'delayed' then return job.run_at end
+  if job.state == 'active' then return job.stale_at end
+  if job.state == 'blocked' then return '0' end
+  return job.finished_at
+end
+
+local function member_of(job)
+  return job.place .. job.id
+end
+
+local function id_of(member)
+  return string.sub(member, 17)
+end
+
+local function claim_key(token)
+  return PREFIX .. 'claim:' .. token
+end
+
+-- A delivery's score among the unpublished is when it was handed out; the others go in the order of their jobs.
+local NEVER = MAX_TIME
+local function delivery_of(job)
+  return job.born .. job.id
+end
+
+local function end_delivery(job)
+  if job.delivery then
+    redis.call('ZREM', UNPUBLISHED, delivery_of(job))
+    redis.call('ZREM', PUBLISHED, delivery_of(job))
+    unset(job, 'delivery')
+  end
+end
+
+-- The job leaves its state's order and lets go of its claim; put_in follows, unless it is removed.
+local function take_out(job)
+  redis.call('ZREM', ZSET[job.state], member_of(job))
+  if job.state == 'waiting' then
+    redis.call('ZREM', AGES, job.id)
+  end
+  if job.claim_token then
+    redis.call('ZREM', claim_key(job.claim_token), job.id)
+  end
+end
+
+local function put_in(job)
+  redis.call('ZADD', ZSET[job.state], rank_of(job), member_of(job))
+  if job.state == 'waiting' then
+    redis.call('ZADD', AGES, job.created_at, job.id)
+  end
+  if job.claim_token then
+    redis.call('ZADD', claim_key(job.claim_token), job.claim_order or 0, job.id)
+  end
+end
+
+-- Entering a state that a broker delivers makes a delivery under a fresh token, entering another one ends it.
+local function deliver(job)
+  end_delivery(job)
+  if BROKER and DELIVERED[job.state] then
+    set(job, 'delivery', redis.sha1hex(redis.call('HGET', META, 'registered') .. next_number()))
+    redis.call('ZADD', UNPUBLISHED, NEVER, delivery_of(job))
+  end
+end
+
+-- One lifecycle transition. Fields that go with it are set before, except those that order the old state.
+local function move(job, state, fresh_place)
+  take_out(job)
+  if job.state == 'active' and state ~= 'active' then
+    unset(job, 'claim_token')
+    unset(job, 'heartbeat_at')
+    unset(job, 'stale_at')
+    unset(job, 'cancel_requested')
+  end
+  local entered = job.state ~= state
+  set(job, 'state', state)
+  if fresh_place then
+    set(job, 'place', next_number())
+  end
+  if TERMINAL[state] then
+    set(job, 'finished_at', NOW)
+  end
+  put_in(job)
+  if entered then
+    deliver(job)
+  end
+  save(job)
+end
+
+-- Who holds a deduplication key now, and whether that is a throttle window; nil when it is free.
+local function key_holder(key)
+  local held = redis.call('HGET', DEDUP, key)
+  if not held then
+    return nil
+  end
+  local bar = string.find(held, '|', 1, true)
+  local till = string.sub(held, 1, bar - 1)
+  if till ~= '' and tonumber(till) <= NOW then
+    redis.call('HDEL', DEDUP, key)
+    redis.call('ZREM', WINDOWS, key)
+    return nil
+  end
+  return string.sub(held, bar + 1), till ~= ''
+end
+
+local function free_key(key)
+  redis.call('HDEL', DEDUP, key)
+  redis.call('ZREM', WINDOWS, key)
+end
+
+local function take_key(key, holder, window_ms)
+  if window_ms then
+    local till = NOW + window_ms
+    redis.call('HSET', DEDUP, key, whole(till) .. '|' .. holder)
+    redis.call('ZADD', WINDOWS, till, key)
+  else
+    redis.call('HSET', DEDUP, key, '|' .. holder)
+    redis.call('ZREM', WINDOWS, key)
+  end
+end
+
+local function children_key(family)
+  return PREFIX .. 'children:' .. family
+end
+
+-- Releases the key that the job still holds, and its place among its parents' children.
+local function let_go(job)
+  if job.dedup_key then
+    local holder, window = key_holder(job.dedup_key)
+    if holder == job.id and not window then
+      free_key(job.dedup_key)
+    end
+  end
+  if job.unfinished then
+    for family in string.gmatch(job.unfinished, '%S+') do
+      redis.call('ZREM', children_key(family), job.id)
+    end
+    unset(job, 'unfinished')
+    save(job)
+  end
+end
+
+local function wait_for(job, families)
+  if #families > 0 then
+    set(job, 'unfinished', table.concat(families, ' '))
+    for _, family in ipairs(families) do
+      redis.call('ZADD', children_key(family), next_number(), job.id)
+    end
+  end
+end
+
+local function leave_parent(job, family)
+  redis.call('ZREM', children_key(family), job.id)
+  local rest = {}
+  for other in string.gmatch(job.unfinished or '', '%S+') do
+    if other ~= family then
+      rest[#rest + 1] = other
+    end
+  end
+  if #rest > 0 then
+    set(job, 'unfinished', table.concat(rest, ' '))
+  else
+    unset(job, 'unfinished')
+  end
+end
+
+local function fail(job, error)
+  set(job, 'error', error)
+  if not job.first_error then
+    set(job, 'first_error', error)
+  end
+end
+
+local function parent_failed(parent, ended)
+  local values = {PARENT = parent, ENDED = ended}
+  local text = string.gsub(cjson.decode('@PARENT_FAILED@')[2], '@(%u+)@', values)
+  return cjson.encode({cjson.decode('@PARENT_FAILED@')[1], text, ''})
+end
+
+-- Settles the children of an ended parent, and theirs, at most MAX_CHILDREN; marks what remains for the sweep.
+-- Returns a flat list: id, state, ...
+local function settle_children(family, parent, ended)
+  local dependants, budget = {}, MAX_CHILDREN
+  local queue, head = {{family, parent, ended}}, 1
+  while queue[head] do
+    local of, name, how = queue[head][1], queue[head][2], queue[head][3]
+    head = head + 1
+    local key = children_key(of)
+    local ids = redis.call('ZRANGE', key, 0, budget)
+    for index = 1, math.min(#ids, budget) do
+      local child = load(ids[index])
+      if not child then
+        redis.call('ZREM', key, ids[index])
+      else
+        leave_parent(child, of)
+        if how == 'completed' or child.on_parent_failure == 'run' then
+          if child.state == 'blocked' and not child.unfinished then
+            move(child, 'waiting', true)
+            dependants[#dependants + 1] = child.id
+            dependants[#dependants + 1] = 'waiting'
+          else
+            save(child)
+          end
+        else
+          fail(child, parent_failed(name, how))
+          move(child, 'failed')
+          let_go(child)
+          dependants[#dependants + 1] = child.id
+          dependants[#dependants + 1] = 'failed'
+          queue[#queue + 1] = {child.family, child.id, 'failed'}
+        end
+      end
+    end
+    local mark = of .. how .. '|' .. name
+    if #ids > budget then
+      redis.call('ZADD', CASCADES, of, mark)
+    else
+      redis.call('ZREM', CASCADES, mark)
+    end
+    budget = budget - math.min(budget, #ids)
+  end
+  return dependants
+end
+
+-- A move to a terminal state, with what belongs to every ending.
+local function finish(job, state)
+  move(job, state)
+  let_go(job)
+  return settle_children(job.family, job.id, state)
+end
+
+-- Deletes a job in any state. Returns what that did to its children.
+local function remove(job)
+  if not job.bad then
+    take_out(job)
+  else
+    for _, zset in pairs(ZSET) do
+      redis.call('ZREM', zset, (job.place or '') .. job.id)
+    end
+  end
+  end_delivery(job)
+  let_go(job)
+  redis.call('DEL', job.key)
+  if TERMINAL[job.state] or job.bad then
+    return {}
+  end
+  return settle_children(job.family, job.id, 'removed')
+end
+
+-- Whether a record is of a newer format, and so left alone; what was seen is kept for check().
+local function newer(job)
+  if (tonumber(job.format) or 0) > FORMAT then
+    redis.call('HSET', META, 'newer', job.format)
+    return true
+  end
+  return false
+end
+
+local LOOK_PAST = 10000
+
+-- Goes through a state's members up to a score until `visit` has handled `limit` of them. It answers 'done', 'gone'
+-- (the member was taken out and does not count) or 'kept' (it stays where it is and is looked past).
+local function sift(zset, highest, limit, visit)
+  local done, offset = 0, 0
+  while done < limit and offset < LOOK_PAST do
+    local members = redis.call('ZRANGEBYSCORE', zset, '-inf', highest, 'LIMIT', offset, limit - done)
+    if #members == 0 then
+      return
+    end
+    for _, member in ipairs(members) do
+      local answer = visit(member, id_of(member))
+      if answer == 'done' then
+        done = done + 1
+      elseif answer == 'kept' then
+        offset = offset + 1
+      end
+    end
+  end
+end
+
+-- Due delayed jobs, at most `limit`, to waiting, or to blocked while parents are unfinished. Returns their ids.
+local function promote(limit)
+  local ids = {}
+  sift(ZSET.delayed, NOW, limit, function(member, id)
+    local job = load(id)
+    if not job or job.bad or member_of(job) ~= member or job.state ~= 'delayed' then
+      redis.call('ZREM', ZSET.delayed, member)
+      return 'gone'
+    elseif newer(job) then
+      return 'kept'
+    elseif job.unfinished then
+      move(job, 'blocked')
+    else
+      move(job, 'waiting', true)
+    end
+    ids[#ids + 1] = id
+    return 'done'
+  end)
+  return ids
+end
+
+-- The whole record, as field, value, ...
+local function record(id)
+  return redis.call('HGETALL', job_key(id))
+end
+
+local function held_by(token)
+  local records = {}
+  for _, id in ipairs(redis.call('ZRANGE', claim_key(token), 0, -1)) do
+    records[#records + 1] = record(id)
+  end
+  return records
+end
+
+local function take(job, token, worker, stale_after_ms, order)
+  unset(job, 'settled_token')
+  unset(job, 'settled_as')
+  unset(job, 'progress')
+  set(job, 'deliveries', (tonumber(job.deliveries) or 0) + 1)
+  set(job, 'worker', worker)
+  set(job, 'claimed_at', NOW)
+  set(job, 'heartbeat_at', NOW)
+  take_out(job)
+  set(job, 'claim_token', token)
+  set(job, 'stale_at', NOW + stale_after_ms)
+  set(job, 'state', 'active')
+  job.claim_order = order
+  put_in(job)
+  deliver(job)
+  save(job)
+end
+
+-- A waiting record that makes no sense fails at once, so that it hides no other.
+local function set_aside(job, member)
+  redis.call('ZREM', ZSET.waiting, member)
+  redis.call('ZREM', AGES, job.id)
+  set(job, 'place', string.sub(member, 1, 16))
+  set(job, 'family', next_number())
+  set(job, 'born', job.born or job.place)
+  set(job, 'priority', tonumber(job.priority) and job.priority or '5')
+  set(job, 'state', 'failed')
+  set(job, 'finished_at', NOW)
+  fail(job, cjson.encode({'CorruptRecord', 'the stored record makes no sense', ''}))
+  put_in(job)
+  deliver(job)
+  save(job)
+end
+
+-- The first waiting jobs under this token; what it holds already where it was sent before (promise D8).
+local function claim(limit, token, worker, stale_after_ms)
+  local held = held_by(token)
+  if #held > 0 or redis.call('HEXISTS', META, 'paused') == 1 then
+    return held
+  end
+  promote(limit)
+  local taken = {}
+  sift(ZSET.waiting, '+inf', limit, function(member, id)
+    local job = load(id)
+    if job and job.bad and job.state == 'waiting' then
+      set_aside(job, member)
+      return 'gone'
+    elseif not job or job.state ~= 'waiting' or member_of(job) ~= member then
+      redis.call('ZREM', ZSET.waiting, member) -- a member that no transition left here (promise X4)
+      redis.call('ZREM', AGES, id)
+      return 'gone'
+    elseif newer(job) then
+      return 'kept'
+    end
+    take(job, token, worker, stale_after_ms, #taken)
+    taken[#taken + 1] = record(id)
+    return 'done'
+  end)
+  return taken
+end
+
+-- Readers of the script's own arguments.
+local at = 3
+local function text()
+  at = at + 1
+  return ARGV[at]
+end
+local function number()
+  return tonumber(text())
+end
+local function optional()
+  local value = text()
+  return value ~= '' and value or nil
+end

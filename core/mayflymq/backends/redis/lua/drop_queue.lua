@@ -1,0 +1,40 @@
+-- Removes jobs of the queue, and with the last of them the queue. ARGV: force, limit. Returns whether there was a
+-- queue, how many active jobs stand in the way, and the generation once all is gone, else ''.
+local force, limit = text() == '1', number()
+local generation = redis.call('HGET', META, 'registered')
+if not generation then
+  return {0, 0, ''}
+end
+local active = redis.call('ZCARD', ZSET.active)
+if active > 0 and not force then
+  return {1, active, ''}
+end
+local left = limit
+for _, zset in pairs(ZSET) do
+  for _, member in ipairs(redis.call('ZRANGE', zset, 0, left - 1)) do
+    local id = id_of(member)
+    local job = load(id)
+    if job and job.claim_token then
+      redis.call('DEL', claim_key(job.claim_token))
+    end
+    if job and job.family then
+      redis.call('DEL', children_key(job.family))
+    end
+    redis.call('DEL', job_key(id))
+    redis.call('ZREM', zset, member)
+    left = left - 1
+  end
+  if left <= 0 then
+    return {1, 0, ''}
+  end
+end
+for _, mark in ipairs(redis.call('ZRANGE', CASCADES, 0, -1)) do
+  redis.call('DEL', children_key(string.sub(mark, 1, 16)))
+end
+for _, id in ipairs(redis.call('ZRANGE', SCHEDULES, 0, -1)) do
+  redis.call('DEL', PREFIX .. 'schedule:' .. id)
+end
+for _, key in ipairs({META, AGES, DEDUP, WINDOWS, CASCADES, UNPUBLISHED, PUBLISHED, SCHEDULES, SLOTS}) do
+  redis.call('DEL', key)
+end
+return {1, 0, generation}

@@ -1,0 +1,95 @@
+-- New jobs of one queue. ARGV: count, then for each job: id, task, payload, packed, priority, delay_ms, run_at,
+-- ttl_ms, timeout_ms, max_retries, backoff, depends_on (JSON), on_parent_failure, dedup_key, dedup_mode,
+-- dedup_window_ms, dedup_extend. Returns for each: status, state, holder, parent that is unknown, dependants.
+if redis.call('HEXISTS', META, 'registered') == 0 then
+  return 'UNREGISTERED'
+end
+
+local function enqueue()
+  local id, task, payload, packed, priority = text(), text(), text(), text(), text()
+  local delay_ms, run_at = number(), optional()
+  local ttl_ms, timeout_ms, max_retries, backoff = optional(), optional(), text(), text()
+  local depends_on, policy = text(), text()
+  local key, mode, window_ms, extend = optional(), optional(), number(), text()
+
+  local existing = redis.call('HGET', job_key(id), 'state')
+  if existing then
+    return {'duplicate_id', existing, '', '', {}}
+  end
+  local parents, seen = {}, {}
+  if depends_on ~= '[]' then
+    for _, parent in ipairs(cjson.decode(depends_on)) do
+      if not seen[parent] then
+        seen[parent] = true
+        parents[#parents + 1] = parent
+        if redis.call('HEXISTS', job_key(parent), 'state') == 0 then -- nor is its own id there at this moment
+          return {'refused', '', '', parent, {}}
+        end
+      end
+    end
+  end
+
+  local due_at = run_at and tonumber(run_at) or math.min(NOW + delay_ms, MAX_TIME)
+  local replaced, dependants = '', {}
+  if key then
+    local holder = key_holder(key)
+    if holder then
+      local held_by_job = load(holder)
+      if mode ~= 'debounce' or not held_by_job or held_by_job.state ~= 'delayed' then
+        return {'deduplicated', held_by_job and held_by_job.state or '', holder, '', {}}
+      end
+      if extend == '0' then
+        due_at = tonumber(held_by_job.run_at)
+      end
+      replaced, dependants = holder, finish(held_by_job, 'cancelled')
+    end
+  end
+
+  local unfinished, failed = {}, nil
+  for _, parent_id in ipairs(parents) do
+    local parent = redis.call('HMGET', job_key(parent_id), 'state', 'family')
+    if not TERMINAL[parent[1]] then
+      unfinished[#unfinished + 1] = parent[2]
+    elseif parent[1] ~= 'completed' then
+      failed = failed or {parent_id, parent[1]}
+    end
+  end
+  local job = {id = id, key = job_key(id), changed = {}, dropped = {}}
+  set(job, 'state', due_at > NOW and 'delayed' or (#unfinished > 0 and 'blocked' or 'waiting'))
+  if failed and policy == 'fail' then
+    set(job, 'state', 'failed')
+    set(job, 'finished_at', NOW)
+    fail(job, parent_failed(failed[1], failed[2]))
+    unfinished = {}
+  elseif key then
+    take_key(key, id, mode == 'throttle' and window_ms or nil)
+  end
+  redis.call('HSET', job.key, 'id', id, 'task', task, 'payload', payload, 'packed', packed,
+    'max_retries', max_retries, 'backoff', backoff, 'depends_on', depends_on, 'format', FORMAT)
+  set(job, 'priority', priority)
+  set(job, 'created_at', NOW)
+  set(job, 'on_parent_failure', policy)
+  set(job, 'place', next_number())
+  set(job, 'born', job.place)
+  set(job, 'family', next_number())
+  if due_at > NOW then set(job, 'run_at', due_at) end
+  if ttl_ms then set(job, 'ttl_ms', ttl_ms) end
+  if timeout_ms then set(job, 'timeout_ms', timeout_ms) end
+  if key then
+    set(job, 'dedup_key', key)
+    set(job, 'dedup_mode', mode)
+    set(job, 'dedup_window_ms', window_ms)
+    set(job, 'dedup_extend', extend)
+  end
+  wait_for(job, unfinished)
+  put_in(job)
+  deliver(job)
+  save(job)
+  return {replaced ~= '' and 'replaced' or 'created', job.state, replaced, '', dependants}
+end
+
+local answers = {}
+for index = 1, number() do
+  answers[index] = enqueue()
+end
+return answers

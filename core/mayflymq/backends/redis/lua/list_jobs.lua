@@ -1,0 +1,40 @@
+-- A page of the jobs in one state. ARGV: state, whether a cursor follows, its rank, its place, limit.
+-- Returns the records, and the rank and place of the last one where more follow.
+local zset, has_cursor, rank, place, limit = ZSET[text()], text() == '1', number(), text(), number()
+
+-- How many members stand up to and with the cursor; it may be of a job that is gone.
+local function behind()
+  local low, high = 0, redis.call('ZCARD', zset)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local found = redis.call('ZRANGE', zset, middle, middle, 'WITHSCORES')
+    local score = tonumber(found[2])
+    if score < rank or (score == rank and string.sub(found[1], 1, 16) <= place) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+local start = has_cursor and behind() or 0
+local records, last = {}, nil
+while true do
+  local part = redis.call('ZRANGE', zset, start, start + limit, 'WITHSCORES')
+  if #part == 0 then
+    return {records, '', ''}
+  end
+  for index = 1, #part, 2 do
+    local id = id_of(part[index])
+    local format = redis.call('HGET', job_key(id), 'format')
+    if format and (tonumber(format) or 0) <= FORMAT then
+      if #records == limit then
+        return {records, whole(tonumber(last[2])), string.sub(last[1], 1, 16)}
+      end
+      records[#records + 1] = record(id)
+      last = {part[index], part[index + 1]}
+    end
+    start = start + 1
+  end
+end

@@ -1,0 +1,8 @@
+-- The broker confirmed a delivery. ARGV: id, delivery token. Returns whether it is still the job's.
+local job, token = load(text()), text()
+if not job or job.delivery ~= token then
+  return 0
+end
+redis.call('ZREM', UNPUBLISHED, delivery_of(job))
+redis.call('ZADD', PUBLISHED, NOW, delivery_of(job))
+return 1

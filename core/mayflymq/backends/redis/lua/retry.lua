@@ -1,0 +1,47 @@
+-- Failed and expired jobs are queued again, each as a new life. ARGV: count, ids. Returns for each: status, state,
+-- holder of its key.
+local function retry(job)
+  if not job then
+    return {'unknown', '', ''}
+  elseif job.state ~= 'failed' and job.state ~= 'expired' then
+    return {'not_dead', job.state, ''}
+  end
+  if job.dedup_key then
+    local holder = key_holder(job.dedup_key)
+    if holder and holder ~= job.id then
+      return {'key_taken', job.state, holder}
+    elseif job.dedup_mode ~= 'throttle' then
+      take_key(job.dedup_key, job.id)
+    end
+  end
+  local families, seen = {}, {}
+  for _, parent in ipairs(cjson.decode(redis.call('HGET', job.key, 'depends_on'))) do
+    local found = redis.call('HMGET', job_key(parent), 'state', 'family')
+    if not seen[parent] and found[1] and not TERMINAL[found[1]] then
+      seen[parent] = true
+      families[#families + 1] = found[2]
+    end
+  end
+  set(job, 'family', next_number())
+  wait_for(job, families)
+  set(job, 'failures', 0)
+  set(job, 'stalls', 0)
+  set(job, 'replays', (tonumber(job.replays) or 0) + 1)
+  set(job, 'retried_at', NOW)
+  unset(job, 'progress')
+  unset(job, 'result')
+  if #families > 0 then
+    move(job, 'blocked')
+  else
+    move(job, 'waiting', true)
+  end
+  unset(job, 'finished_at')
+  save(job)
+  return {'retried', job.state, ''}
+end
+
+local answers = {}
+for index = 1, number() do
+  answers[index] = retry(load(text()))
+end
+return answers

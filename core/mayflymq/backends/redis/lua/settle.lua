@@ -1,0 +1,52 @@
+-- Ends claims, then makes the next one. ARGV: count, then for each: id, token, event, delay_ms, result, has_result,
+-- error. Then limit (0: no claim), token, worker, stale_after_ms. Returns for each its settlement and dependants,
+-- and the records claimed.
+local ENDS = {complete = 'completed', fail = 'failed', expire = 'expired', cancel = 'cancelled'}
+
+local function settle()
+  local id, token, event, delay_ms = text(), text(), text(), number()
+  local result, has_result, error = text(), text(), optional()
+  local job = load(id)
+  if not job or job.bad or job.state ~= 'active' or job.claim_token ~= token then
+    if not job or job.settled_token ~= token then
+      return {'lost', {}}
+    elseif job.settled_as == '@STOOD@' then
+      return {'cancelled', {}}
+    end
+    return {job.settled_as == event and 'duplicate' or 'lost', {}}
+  end
+  set(job, 'settled_token', token)
+  if job.cancel_requested then
+    set(job, 'settled_as', '@STOOD@')
+    return {'cancelled', finish(job, 'cancelled')}
+  end
+  set(job, 'settled_as', event)
+  if event == 'retry' or event == 'fail' then
+    set(job, 'failures', (tonumber(job.failures) or 0) + 1)
+    fail(job, error)
+  elseif event == 'complete' then
+    unset(job, 'error')
+    if has_result == '1' then
+      set(job, 'result', result)
+    end
+  end
+  if ENDS[event] then
+    return {'applied', finish(job, ENDS[event])}
+  end
+  if event == 'release' then
+    move(job, 'waiting')
+  elseif delay_ms > 0 then
+    set(job, 'run_at', math.min(NOW + delay_ms, MAX_TIME))
+    move(job, 'delayed')
+  else
+    move(job, 'waiting', true)
+  end
+  return {'applied', {}}
+end
+
+local settled = {}
+for index = 1, number() do
+  settled[index] = settle()
+end
+local limit = number()
+return {settled, limit > 0 and claim(limit, text(), text(), number()) or {}}
