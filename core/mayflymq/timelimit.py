@@ -88,7 +88,7 @@ def _interrupted(call: Callable[[], Any], limit: _Limit, is_async: bool) -> Any:
             return
         # An async handler is told once, and by the alarm only where it blocks its loop.
         cleans_up = limit.told if is_async else _is_handling(limit.raised)
-        if limit.in_grace() and (cleans_up or _is_critical(frame, own)):
+        if limit.in_grace() and (cleans_up or _is_critical(frame, own, is_async)):
             return
         limit.told, limit.raised = True, timeout(limit.seconds)
         raise limit.raised
@@ -105,11 +105,10 @@ def _interrupted(call: Callable[[], Any], limit: _Limit, is_async: bool) -> Any:
             signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - limit.started), 0.001), every)
 
 
-def _is_critical(frame: FrameType, own: FrameType) -> bool:
+def _is_critical(frame: FrameType, own: FrameType, is_async: bool) -> bool:
     """Whether an exception raised in `frame` would leave something half done that others use: a call to a
-    store (its connection is the worker's too), or the event loop's own code (which ends the handler
-    itself)."""
-    if str(frame.f_globals.get("__name__")).partition(".")[0] in ("asyncio", "selectors"):
+    store (its connection is the worker's too), or the loop of an async handler (which ends it by itself)."""
+    if is_async and str(frame.f_globals.get("__name__")).partition(".")[0] in ("asyncio", "selectors"):
         return True
     outer: FrameType | None = frame
     while outer is not None and outer is not own:

@@ -129,6 +129,23 @@ def test_a_handler_has_time_to_clean_up(bench: Bench) -> None:
     assert cleaned == [True]
 
 
+def test_a_loop_of_the_handlers_own_is_ended_at_once(bench: Bench) -> None:
+    """A plain function that runs a loop itself: no one else would end what waits there."""
+    cleaned = []
+
+    async def inner() -> None:
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        finally:
+            await asyncio.sleep(0.2)
+            cleaned.append(True)
+
+    began = time.monotonic()
+    assert is_timeout(timed_out(bench, lambda: asyncio.run(inner()), margin_ms=4_000))
+    assert time.monotonic() - began < 1.5
+    assert cleaned == [True]
+
+
 def test_cleaning_up_has_an_end_too(bench: Bench) -> None:
     def endless() -> None:
         try:
