@@ -35,21 +35,26 @@ class FAULTS:
     def __init__(self) -> None:
         fast = FAST if FAST.is_dir() and os.access(FAST, os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="mayflymq-", dir=fast))
-        self._copy = self._folder / "copy.db"
+        self.copy = self._folder / "copy.db"
         self._prepared: dict[object, tuple[Path, int]] = {}
         self._clock = ManualClock()
         self._handles: list[Backend] = []
         self._victims = Victims("sqlite")
 
     def run(self, name: str, point: int | None) -> Run:
+        url = self.fresh(name)
+        return self._victims.run(name, point, url, self._clock.now)
+
+    def fresh(self, name: str) -> str:
+        """The URL of a fresh copy of the named situation's store."""
         prepared, now = self._prepare(SITUATIONS[name])
         self._let_go()
         for left in self._folder.glob("copy.db*"):
             left.unlink()
         if prepared.exists():
-            shutil.copyfile(prepared, self._copy)
+            shutil.copyfile(prepared, self.copy)
         self._clock = ManualClock(now)
-        return self._victims.run(name, point, f"sqlite:///{self._copy}", now)
+        return f"sqlite:///{self.copy}"
 
     def _prepare(self, situation: Situation) -> tuple[Path, int]:
         """The file of the situation's arrangement, made once, and the time there."""
@@ -68,13 +73,13 @@ class FAULTS:
             self._prepared[key] = file, clock.now
         return self._prepared[key]
 
-    def bench(self) -> Bench:
-        handle = open_backend(f"sqlite:///{self._copy}", broker=True, clock=self._clock)
+    def bench(self, options: str = "") -> Bench:
+        handle = open_backend(f"sqlite:///{self.copy}{options}", broker=True, clock=self._clock)
         self._handles.append(handle)
         return Bench(handle, self._clock, QUEUE)
 
     def contents(self) -> object:
-        with closing(sqlite3.connect(self._copy)) as connection:
+        with closing(sqlite3.connect(self.copy)) as connection:
             return tuple(connection.iterdump())
 
     def _let_go(self) -> None:

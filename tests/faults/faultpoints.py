@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mayflymq.backends.base import Backend, open_backend
+from mayflymq.model import MAX_CHILDREN_A_STEP
 from tests.contract.bench import Bench
 from tests.contract.harness import ManualClock
 
@@ -136,16 +137,17 @@ class Victims:
 @contextmanager
 def small_steps() -> Iterator[None]:
     """Long cascades from STEP children on, in every module that knows the limit."""
-    loaded = [module for name, module in sys.modules.items() if name.startswith("mayflymq.")]
-    knowing = [module for module in loaded if hasattr(module, "MAX_CHILDREN_A_STEP")]
-    before = knowing[0].MAX_CHILDREN_A_STEP
-    for module in knowing:
-        module.MAX_CHILDREN_A_STEP = STEP  # type: ignore[attr-defined]
+    _set_step(STEP)
     try:
         yield
     finally:
-        for module in knowing:
-            module.MAX_CHILDREN_A_STEP = before  # type: ignore[attr-defined]
+        _set_step(MAX_CHILDREN_A_STEP)  # also where it was imported meanwhile
+
+
+def _set_step(step: int) -> None:
+    for name, module in sys.modules.items():
+        if name.startswith("mayflymq.") and hasattr(module, "MAX_CHILDREN_A_STEP"):
+            module.MAX_CHILDREN_A_STEP = step  # type: ignore[attr-defined]
 
 
 def _play(name: str, situation: Situation, point: int | None, url: str, now: int) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Rich places for a call to be killed in: every protocol method that writes, each with what it can lead to.
 
 The names are `method: what is particular`. A `busy` store has jobs in every state with parents, keys, claims
-and marks on them, schedules, and deliveries in all three stages.
+and marks on them, schedules, and deliveries in all three stages. It is arranged under `small_steps`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mayflymq.model import (
 )
 from tests.contract.bench import OUTCOMES, Bench
 
-from .faultpoints import STEP, Situation, small_steps
+from .faultpoints import STEP, Situation
 
 HOUR = 3_600_000
 RUN = ParentPolicy.RUN
@@ -34,11 +34,10 @@ def nothing(q: Bench) -> None:
 
 
 def busy(q: Bench) -> None:
-    with small_steps():
-        _recovered_before(q)
-        _ended(q)
-        _active(q)
-        _queued(q)
+    _recovered_before(q)
+    _ended(q)
+    _active(q)
+    _queued(q)
     for id, paused in (("due", False), ("paused", True), ("new", False)):
         q.backend.put_schedule(schedule(q, id))
         if id != "new":
