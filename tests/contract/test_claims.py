@@ -76,6 +76,15 @@ def test_a_claim_sent_again_while_paused_gives_what_it_holds(q: Bench) -> None:
     assert q.claim(token="u") == []
 
 
+@pytest.mark.promise("D8", "C4")
+def test_a_token_is_about_one_queue(q: Bench) -> None:
+    elsewhere = q.on(q.backend, f"{q.queue}-2")
+    q.enqueue("a")
+    elsewhere.enqueue("b")
+    for _ in range(2):
+        assert (q.take(5, token="t"), elsewhere.take(5, token="t")) == (["a"], ["b"])
+
+
 @pytest.mark.promise("D8", "C2")
 def test_a_claim_sent_again_does_not_renew(q: Bench) -> None:
     q.enqueue("a")

@@ -252,6 +252,16 @@ def test_clean_goes_by_state_age_and_limit_the_oldest_first(q: Bench) -> None:
     assert [a.status for a in q.enqueue(*"abcde")] == ["created"] * 5
 
 
+@pytest.mark.promise("A6")
+def test_clean_takes_those_that_ended_first_however_they_were_enqueued(q: Bench) -> None:
+    q.enqueue(*"abcd")
+    claims = {claimed.job.id: claimed.claim for claimed in q.claim(4)}
+    for id, outcome in (("d", "fail"), ("b", "fail"), ("c", "complete"), ("a", "complete")):
+        q.settle(claims[id], outcome)
+        q.clock.advance(1)
+    assert [q.backend.clean(q.queue, TERMINAL, 0, 1) for _ in range(5)] == [["d"], ["b"], ["c"], ["a"], []]
+
+
 @pytest.mark.promise("A6", "G3")
 def test_cleaning_an_ended_parent_leaves_its_children_as_they_are(q: Bench) -> None:
     parent = q.active("parent")

@@ -216,6 +216,10 @@ def test_a_record_of_a_newer_format_is_left_alone(
         assert "j" not in q.promote()
         assert other.take(5) == ["k"]
         assert q.state("k") == "active"
+    left = (
+        {"active": 2} if state == "active" else {state: 1} if state == "failed" else {state: 1, "active": 1}
+    )
+    assert q.counts() == left, "it stands where it stood"
     assert any(found.severity is not Severity.OK and "newer" in found.message for found in q.backend.check())
 
 
