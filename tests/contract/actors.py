@@ -23,6 +23,7 @@ from mayflymq.model import (
     Fail,
     JobError,
     NewJob,
+    Outcome,
     Release,
     Retry,
     Settle,
@@ -156,9 +157,9 @@ def each(backend: Backend, stage: Stage, verb: str, queue: str, token: str, ids:
     return [VERBS[verb](backend, queue, token, id) for id in ids]
 
 
-def _settle(outcome: object) -> Callable[[Backend, str, str, str], object]:
+def _settle(outcome: Outcome) -> Callable[[Backend, str, str, str], object]:
     return lambda backend, queue, token, id: (
-        backend.settle([Settle(Claim(queue, id, token), outcome)]).settled[0].status  # type: ignore[arg-type]
+        backend.settle([Settle(Claim(queue, id, token), outcome)]).settled[0].status
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import dataclass, field
+from typing import Any
 
 from mayflymq.backends.base import Backend
 from mayflymq.model import (
@@ -70,10 +71,10 @@ class Bench:
         """The same clock, and the same queue unless another is named, through another handle."""
         return Bench(backend, self.clock, queue or self.queue, self._tokens)
 
-    def new(self, id: str = "j", **options: object) -> NewJob:
-        return dataclasses.replace(NewJob(id=id, queue=self.queue, task="t", payload=b'{"n":1}'), **options)  # type: ignore[arg-type]
+    def new(self, id: str = "j", **options: Any) -> NewJob:
+        return dataclasses.replace(NewJob(id=id, queue=self.queue, task="t", payload=b'{"n":1}'), **options)
 
-    def enqueue(self, *jobs: str | NewJob, **options: object) -> list[Enqueued]:
+    def enqueue(self, *jobs: str | NewJob, **options: Any) -> list[Enqueued]:
         """Enqueues in one call; the options go for the jobs given by id."""
         return self.backend.enqueue(
             [self.new(job, **options) if isinstance(job, str) else job for job in jobs]
@@ -89,18 +90,18 @@ class Bench:
     ) -> ClaimRequest:
         return ClaimRequest(self.queue, limit, token or f"token-{next(self._tokens)}", worker, stale_after_ms)
 
-    def take(self, limit: int = 1, **options: object) -> list[str]:
+    def take(self, limit: int = 1, **options: Any) -> list[str]:
         """The ids that a claim gives, in its order."""
-        return [claimed.job.id for claimed in self.claim(limit, **options)]  # type: ignore[arg-type]
+        return [claimed.job.id for claimed in self.claim(limit, **options)]
 
-    def active(self, id: str = "j", **options: object) -> Claim:
+    def active(self, id: str = "j", **options: Any) -> Claim:
         """Enqueues a job and claims it. Nothing else may be waiting."""
         assert self.enqueue(id, **options)[0].status == "created"
         return self.hold(id)
 
-    def hold(self, id: str, **options: object) -> Claim:
+    def hold(self, id: str, **options: Any) -> Claim:
         """Claims the next job, which must be this one."""
-        [claimed] = self.claim(**options)  # type: ignore[arg-type]
+        [claimed] = self.claim(**options)
         assert claimed.job.id == id
         return claimed.claim
 
@@ -108,7 +109,7 @@ class Bench:
         chosen = OUTCOMES[outcome] if isinstance(outcome, str) else outcome
         return self.backend.settle([Settle(claim, chosen)]).settled[0].status
 
-    def ended(self, id: str, outcome: str | Outcome = "complete", **options: object) -> Claim:
+    def ended(self, id: str, outcome: str | Outcome = "complete", **options: Any) -> Claim:
         """Enqueues, claims and settles a job; returns the claim that it had."""
         claim = self.active(id, **options)
         assert self.settle(claim, outcome) == "applied"
@@ -146,10 +147,10 @@ class Bench:
 
     def state(self, id: str = "j") -> State | None:
         job = self.find(id)
-        return job and job.state
+        return job.state if job else None
 
     def states(self, *ids: str) -> list[State | None]:
-        return [job and job.state for job in self.backend.get(self.queue, ids)]
+        return [job.state if job else None for job in self.backend.get(self.queue, ids)]
 
     def ids(self, state: State | str, limit: int = 1000) -> list[str]:
         """The ids in a state, in the order in which they are listed."""
@@ -179,8 +180,8 @@ def pages(backend: Backend, queue: str, state: State, limit: int) -> list[Job]:
         cursor = page.cursor
 
 
-def changed(job: Job, **fields: object) -> Job:
-    return dataclasses.replace(job, **fields)  # type: ignore[arg-type]
+def changed(job: Job, **fields: Any) -> Job:
+    return dataclasses.replace(job, **fields)
 
 
 def check_invariants(backend: Backend, queue: str) -> None:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from mayflymq.backends.base import Backend, open_backend
 from mayflymq.model import Clock
@@ -124,7 +124,7 @@ class Harness:
         self._actors.append(actor)
         return actor
 
-    def race(self, *calls: tuple[object, ...]) -> list[object]:
+    def race(self, *calls: tuple[Any, ...]) -> list[Any]:
         """Runs actors, each given as (function, *args), from one starting signal; their results in order."""
         racers = [self.spawn(str(function), *args) for function, *args in calls]
         for racer in racers:

@@ -118,7 +118,7 @@ BAD_ENDINGS: dict[str, tuple[str, Callable[[Bench], object]]] = {
     "swept": ("failed", swept(False)),
     "swept-cancelled": ("cancelled", swept(True)),
     "removed": ("removed", lambda q: q.remove("p")),
-    "removed-active": ("removed", lambda q: q.hold("p") and q.remove("p")),
+    "removed-active": ("removed", lambda q: (q.hold("p"), q.remove("p"))),
     "drained": ("removed", lambda q: q.backend.drain(q.queue, False, 1)),
 }
 

@@ -17,6 +17,7 @@ from mayflymq.model import (
     Defer,
     Expire,
     Fail,
+    Outcome,
     Release,
     Retry,
     Settle,
@@ -154,7 +155,9 @@ def test_a_settle_sent_again_with_each_outcome(q: Bench, first: str) -> None:
     ],
     ids=lambda outcome: type(outcome).__name__,
 )
-def test_the_same_kind_of_outcome_is_a_duplicate_whatever_it_carries(q: Bench, outcome, again) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_kind_of_outcome_is_a_duplicate_whatever_it_carries(
+    q: Bench, outcome: Outcome, again: Outcome
+) -> None:
     claim = q.ended("j", outcome)
     before = q.get()
     assert q.settle(claim, again) == "duplicate"
@@ -165,7 +168,7 @@ def test_the_same_kind_of_outcome_is_a_duplicate_whatever_it_carries(q: Bench, o
 @pytest.mark.parametrize(
     "outcome", [Retry(0, OTHER_ERROR), Defer(0), Release()], ids=lambda o: type(o).__name__
 )
-def test_a_duplicate_ends_with_the_next_claim(q: Bench, outcome) -> None:  # type: ignore[no-untyped-def]
+def test_a_duplicate_ends_with_the_next_claim(q: Bench, outcome: Outcome) -> None:
     claim = q.ended("j", outcome)
     assert q.settle(claim, outcome) == "duplicate"
     later = q.hold("j")

@@ -26,11 +26,15 @@ DEBOUNCE = Dedup("key", DedupMode.DEBOUNCE)
 # How job `j` gets into each situation, by the public protocol only; the claim that its worker had, if any.
 
 
+def waiting(q: Bench) -> None:
+    q.enqueue("j")
+
+
 def delayed(q: Bench) -> None:
     q.enqueue("j", delay_ms=LATER, dedup=DEBOUNCE)
 
 
-def with_parent(q: Bench, **options: object) -> None:
+def with_parent(q: Bench, **options: Any) -> None:
     q.enqueue("p")
     q.enqueue("j", depends_on=("p",), **options)
 
@@ -100,7 +104,7 @@ def removed(q: Bench) -> Claim:
 
 
 SITUATIONS: dict[str, tuple[str | None, Callable[[Bench], Claim | None]]] = {
-    "waiting": ("waiting", lambda q: q.enqueue("j") and None),
+    "waiting": ("waiting", waiting),
     "delayed": ("delayed", delayed),
     "delayed+p": ("delayed", lambda q: with_parent(q, delay_ms=LATER)),
     "due": ("delayed", due(delayed)),

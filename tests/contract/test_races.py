@@ -42,7 +42,7 @@ def test_eight_claimers_get_each_job_once(harness: Harness, q: Bench) -> None:
     got = harness.race(*(("claim_all", q.queue, f"w{n}", 1 + n % 3) for n in range(8)))
     assert sorted(flat(got)) == sorted(ids)
     owners = {job.id: job.worker for job in pages(q.backend, q.queue, State.ACTIVE, 1000)}
-    assert owners == {id: f"w{n}" for n, part in enumerate(got) for id in part}  # type: ignore[attr-defined, var-annotated]
+    assert owners == {id: f"w{n}" for n, part in enumerate(got) for id in part}
     assert {job.deliveries for job in q.backend.get(q.queue, ids) if job} == {1}
 
 
@@ -84,8 +84,8 @@ def test_promoters_and_claimers_share_the_due_jobs(harness: Harness, q: Bench) -
     q.enqueue(*IDS, delay_ms=5)
     q.clock.advance(5)
     calls = [("claim_all", q.queue, "w1", 2), ("promote_all", q.queue, 2), ("claim_all", q.queue, "w2", 1)]
-    first, promoted, second = harness.race(*calls)  # type: ignore[arg-type]
-    assert len(promoted) == len(set(promoted))  # type: ignore[call-overload, arg-type]
+    first, promoted, second = harness.race(*calls)
+    assert len(promoted) == len(set(promoted))
     assert sorted([*flat([first, second]), *q.take(100)]) == IDS
 
 
@@ -98,8 +98,8 @@ def test_a_late_settle_against_a_sweep(
 ) -> None:
     q.clock.advance(STALE + 1000)
     answers, swept = harness.race(("each", verb, q.queue, "t", held), ("sweep_all", q.queue, 1, 3))
-    released = {id for id, _ in swept}  # type: ignore[attr-defined]
-    for id, answer in zip(held, answers, strict=True):  # type: ignore[call-overload]
+    released = {id for id, _ in swept}
+    for id, answer in zip(held, answers, strict=True):
         assert answer == ("lost" if id in released else "applied"), id
     jobs = q.backend.get(q.queue, held)
     assert [job and job.state for job in jobs] == ["waiting" if id in released else state for id in held]
@@ -110,7 +110,7 @@ def test_a_late_settle_against_a_sweep(
 def test_a_heartbeat_against_a_sweep(harness: Harness, q: Bench, held: list[str]) -> None:
     q.clock.advance(STALE + 1000)
     answers, swept = harness.race(("each", "beat", q.queue, "t", held), ("sweep_all", q.queue, 1, 3))
-    released = {id for id, _ in swept}  # type: ignore[attr-defined]
+    released = {id for id, _ in swept}
     assert answers == ["lost" if id in released else "held" for id in held]
     assert q.states(*held) == ["waiting" if id in released else "active" for id in held]
 
@@ -127,8 +127,8 @@ def test_a_removal_against_a_sweep(harness: Harness, q: Bench, held: list[str]) 
 def test_a_claim_against_a_sweep(harness: Harness, q: Bench, held: list[str]) -> None:
     q.clock.advance(STALE + 1000)
     got, swept = harness.race(("claim_all", q.queue, "w", 2), ("sweep_all", q.queue, 2, 3))
-    assert sorted(id for id, _ in swept) == held  # type: ignore[attr-defined]
-    assert sorted([*got, *q.take(100)]) == held  # type: ignore[misc]
+    assert sorted(id for id, _ in swept) == held
+    assert sorted([*got, *q.take(100)]) == held
     assert {job.deliveries for job in q.backend.get(q.queue, held) if job} == {2}
 
 
@@ -140,7 +140,7 @@ def test_a_cancellation_against_a_settle(harness: Harness, q: Bench, held: list[
         ("each", verb, q.queue, "t", held), ("each", "cancel", q.queue, "", held)
     )
     now = q.states(*held)
-    for answers in zip(settled, cancelled, now, strict=True):  # type: ignore[call-overload]
+    for answers in zip(settled, cancelled, now, strict=True):
         queued = states[verb] in ("delayed", "waiting")
         assert answers in {
             ("cancelled", "requested", "cancelled"),
@@ -152,8 +152,8 @@ def test_a_cancellation_against_a_settle(harness: Harness, q: Bench, held: list[
 def test_a_cancellation_against_a_claim(harness: Harness, q: Bench) -> None:
     q.enqueue(*IDS)
     got, answers = harness.race(("claim_all", q.queue, "w", 1), ("each", "cancel", q.queue, "", IDS))
-    assert answers == ["requested" if id in got else "cancelled" for id in IDS]  # type: ignore[operator]
-    assert q.states(*IDS) == ["active" if id in got else "cancelled" for id in IDS]  # type: ignore[operator]
+    assert answers == ["requested" if id in got else "cancelled" for id in IDS]
+    assert q.states(*IDS) == ["active" if id in got else "cancelled" for id in IDS]
 
 
 @pytest.mark.promise("A2")
@@ -161,14 +161,14 @@ def test_two_operators_retry_each_dead_job_once(harness: Harness, q: Bench, held
     for claimed in q.claim(token="t", limit=100):
         assert q.settle(claimed.claim, "fail") == "applied"
     answers = harness.race(*(("each", "replay", q.queue, "", held) for _ in range(2)))
-    assert all(Counter(pair) == {"retried": 1, "not_dead": 1} for pair in zip(*answers, strict=True))  # type: ignore[call-overload]
+    assert all(Counter(pair) == {"retried": 1, "not_dead": 1} for pair in zip(*answers, strict=True))
     assert {job.replays for job in q.backend.get(q.queue, held) if job} == {1}
 
 
 @pytest.mark.promise("D6", "G1")
 def test_two_producers_of_one_id_make_one_job(harness: Harness, q: Bench) -> None:
     answers = harness.race(*(("each", "enqueue", q.queue, "", IDS) for _ in range(2)))
-    assert all(Counter(pair) == {"created": 1, "duplicate_id": 1} for pair in zip(*answers, strict=True))  # type: ignore[call-overload]
+    assert all(Counter(pair) == {"created": 1, "duplicate_id": 1} for pair in zip(*answers, strict=True))
     assert sorted(q.ids("waiting")) == IDS
 
 
