@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack
 
 from . import codec, events, lifecycle, model, schedules
 from .backends.base import Backend, open_backend
@@ -62,16 +62,34 @@ log = logging.getLogger("mayflymq")
 DEFAULT_URL = "sqlite:///mayflymq.db"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+MAX_RINGS = 10
+"""How many rings for delayed jobs one call makes; what is not rung for starts at the schedule's next tick."""
+LONGEST_RING_MS = 15 * 60 * 1000
+"""The longest delay of a ring, as of an SQS message; a later job is found by the promoter."""
+
 _default: Backend | None = None
+_doorbell: Doorbell | None = None
 
 
-def connect(backend: str | Backend) -> Backend:
-    """Sets the backend (or its URL) that this process uses where none is given, and returns it.
+class Doorbell(Protocol):
+    """Wakes a worker for a queue. It carries no truth: a lost ring costs one tick of a schedule, never a
+    job."""
+
+    def ring(self, queue: str, delay_ms: int) -> None:
+        """Wakes a worker after `delay_ms` (at most LONGEST_RING_MS). What it raises is logged and changes
+        nothing."""
+        ...
+
+
+def connect(backend: str | Backend, *, doorbell: Doorbell | None = None) -> Backend:
+    """Sets the backend (or its URL) that this process uses where none is given, and returns it; and the
+    doorbell that every queue rings which has none of its own.
 
     Nothing is connected before the first call. Raises ConfigurationError for a URL that names no backend.
     """
-    global _default
+    global _default, _doorbell
     _default = open_backend(backend) if isinstance(backend, str) else backend
+    _doorbell = doorbell
     return _default
 
 
@@ -115,11 +133,17 @@ class Queue:
     """
 
     def __init__(
-        self, name: str, backend: Backend | None = None, *, max_payload_bytes: int = codec.MAX_PAYLOAD_BYTES
+        self,
+        name: str,
+        backend: Backend | None = None,
+        *,
+        doorbell: Doorbell | None = None,
+        max_payload_bytes: int = codec.MAX_PAYLOAD_BYTES,
     ) -> None:
         self.name = check_queue(name)
         self.max_payload_bytes = max_payload_bytes
         self._backend = backend
+        self._doorbell = doorbell
 
     @property
     def backend(self) -> Backend:
@@ -248,9 +272,16 @@ class Queue:
         answers: list[Enqueued] = []
         for start in range(0, len(jobs), MAX_BATCH):
             part = jobs[start : start + MAX_BATCH]
-            for job, answer in zip(part, self.backend.enqueue(part), strict=True):
-                answers.append(answer)
+            written = self.backend.enqueue(part)
+            answers += written
+            for job, answer in zip(part, written, strict=True):
                 self._enqueued(job, answer)
+            # Also for a job that was there before: the ring after the first answer may be what was lost.
+            self._ring_for(
+                (job.delay_ms if job.run_at is None else max(0, job.run_at - time.time_ns() // 1_000_000))
+                for job, answer in zip(part, written, strict=True)
+                if answer.state in (State.WAITING, State.DELAYED)
+            )
         return answers
 
     def _enqueued(self, job: NewJob, answer: Enqueued) -> None:
@@ -397,7 +428,10 @@ class Queue:
 
     def retry(self, job_id: str) -> Retried:
         """Takes a failed or expired job out of the dead-letter queue and makes it eligible again (A2)."""
-        return self.backend.retry(self.name, [job_id])[0]
+        answer = self.backend.retry(self.name, [job_id])[0]
+        if answer.state is State.WAITING:
+            self.ring()
+        return answer
 
     def remove(self, job_id: str) -> Removed:
         """Deletes a job in any state with all that belongs to it (A3)."""
@@ -412,6 +446,7 @@ class Queue:
     def resume(self) -> None:
         """Ends a pause."""
         self.backend.set_paused(self.name, False)
+        self.ring()
 
     def drain(self, *, include_delayed: bool = False, limit: int = MAX_BATCH) -> Drained:
         """Removes at most `limit` jobs that did not start (A4)."""
@@ -471,6 +506,14 @@ class Queue:
                 # Also for DUPLICATE: the first answer was lost, so its event was never sent.
                 self._settled(job_id, task, settle.outcome)
             self._moved(settled.dependants)
+        self._ring_for(
+            settle.outcome.delay_ms
+            for settle, settled in zip(settles, result.settled, strict=True)
+            # Without a delay the worker that settles goes on to claim it, or says that it left work.
+            if isinstance(settle.outcome, model.Retry | model.Defer)
+            and settle.outcome.delay_ms
+            and settled.status in (Settlement.APPLIED, Settlement.DUPLICATE)
+        )
         return result
 
     def _settled(self, job_id: str, task: str | None, outcome: model.Outcome) -> None:
@@ -517,6 +560,8 @@ class Queue:
                 case Recovery.CASCADED:
                     pass  # its children tell
             self._moved(found.dependants)
+        if any(found.status is Recovery.RELEASED for found in answers):
+            self.ring()
         return answers
 
     def promote_due(self, limit: int) -> list[str]:
@@ -524,7 +569,28 @@ class Queue:
         ids = self.backend.promote_due(self.name, limit)
         for job_id in ids:
             self._emit(events.PROMOTED, job_id)
+        if ids:
+            self.ring()
         return ids
+
+    # The doorbell
+
+    def ring(self, delay_ms: int = 0) -> None:
+        """Wakes a worker for this queue, where there is a doorbell. Every call that makes work does so
+        itself; to be called by hand after the commit of a transaction of one's own that enqueued."""
+        doorbell = self._doorbell or _doorbell
+        if doorbell is None:
+            return
+        try:
+            doorbell.ring(self.name, delay_ms)
+        except Exception as error:
+            log.warning("the doorbell failed, a schedule will do: %s", error, extra={"queue": self.name})
+
+    def _ring_for(self, delays_ms: Iterable[int]) -> None:
+        """Rings once for each whole second at which jobs become due, the first ones only."""
+        seconds = {-(-delay // 1000) for delay in delays_ms if delay <= LONGEST_RING_MS}
+        for due in sorted(seconds)[:MAX_RINGS]:
+            self.ring(due * 1000)
 
     # What was done, told
 
@@ -532,6 +598,8 @@ class Queue:
         emit(Event(name, self.name, job_id, **about))
 
     def _moved(self, dependants: Sequence[Dependant]) -> None:
+        if any(child.state is State.WAITING for child in dependants):
+            self.ring()
         for child in dependants:
             if child.state is State.WAITING:
                 self._emit(events.PROMOTED, child.job_id, state=child.state, detail="its parents ended")
