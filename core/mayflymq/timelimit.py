@@ -99,6 +99,7 @@ def _interrupted(call: Callable[[], Any], limit: _Limit, is_async: bool) -> Any:
         return call()
     finally:
         own = None
+        limit.raised = None  # its traceback holds this frame, which holds it
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL if previous is None else previous)
         if left:
