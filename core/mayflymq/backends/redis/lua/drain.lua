@@ -1,21 +1,26 @@
 -- Removes waiting jobs in order, then delayed ones where they are asked for. ARGV: include_delayed, limit.
 -- Returns their ids, and the dependants.
 local include_delayed, limit = text() == '1', number()
-local members = redis.call('ZRANGE', ZSET.waiting, 0, limit - 1)
-if include_delayed and #members < limit then
-  for _, member in ipairs(redis.call('ZRANGE', ZSET.delayed, 0, limit - #members - 1)) do
-    members[#members + 1] = member
-  end
-end
 local ids, dependants = {}, {}
-for _, member in ipairs(members) do
-  local job = load(id_of(member))
-  -- It may have failed meanwhile by a parent's removal.
-  if job and (job.state == 'waiting' or (include_delayed and job.state == 'delayed')) then
+local function drain(state)
+  sift(ZSET[state], '+inf', limit - #ids, function(member, id)
+    local job = load(id)
+    if not job or job.state ~= state then  -- it may have failed meanwhile by a parent's removal
+      redis.call('ZREM', ZSET[state], member)
+      return 'gone'
+    end
+    if newer(job) then
+      return 'kept'
+    end
     ids[#ids + 1] = job.id
     for _, value in ipairs(remove(job)) do
       dependants[#dependants + 1] = value
     end
-  end
+    return 'done'
+  end)
+end
+drain('waiting')
+if include_delayed then
+  drain('delayed')
 end
 return {ids, dependants}

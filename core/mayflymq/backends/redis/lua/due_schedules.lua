@@ -1,7 +1,17 @@
 -- Schedules whose slot has come or that are not planned yet, the earliest first. ARGV: limit. Returns now, and their
 -- fields.
-local records = {}
-for index, id in ipairs(redis.call('ZRANGEBYSCORE', SLOTS, '-inf', NOW, 'LIMIT', 0, number())) do
-  records[index] = redis.call('HGETALL', PREFIX .. 'schedule:' .. id)
+local limit, records, offset = number(), {}, 0
+while #records < limit and offset < LOOK_PAST do
+  local ids = redis.call('ZRANGEBYSCORE', SLOTS, '-inf', NOW, 'LIMIT', offset, limit - #records)
+  if #ids == 0 then
+    break
+  end
+  for _, id in ipairs(ids) do
+    local key = PREFIX .. 'schedule:' .. id
+    if not newer({format = redis.call('HGET', key, 'format')}) then
+      records[#records + 1] = redis.call('HGETALL', key)
+    end
+  end
+  offset = offset + #ids
 end
 return {whole(NOW), records}

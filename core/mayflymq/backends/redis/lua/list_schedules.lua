@@ -1,8 +1,18 @@
 -- Schedules by id, those behind one. ARGV: whether an id follows, id, limit. Returns their fields.
 local from = text() == '1' and '(' or '['
 local id, limit = text(), number()
-local records = {}
-for index, found in ipairs(redis.call('ZRANGEBYLEX', SCHEDULES, from .. id, '+', 'LIMIT', 0, limit)) do
-  records[index] = redis.call('HGETALL', PREFIX .. 'schedule:' .. found)
+local records, offset = {}, 0
+while #records < limit and offset < LOOK_PAST do
+  local ids = redis.call('ZRANGEBYLEX', SCHEDULES, from .. id, '+', 'LIMIT', offset, limit - #records)
+  if #ids == 0 then
+    break
+  end
+  for _, found in ipairs(ids) do
+    local key = PREFIX .. 'schedule:' .. found
+    if not newer({format = redis.call('HGET', key, 'format')}) then
+      records[#records + 1] = redis.call('HGETALL', key)
+    end
+  end
+  offset = offset + #ids
 end
 return records
