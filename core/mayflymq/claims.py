@@ -58,18 +58,24 @@ _COUNTED_AS: dict[type[Outcome], str] = {
 }
 
 
+FRESH_S = 1.0
+"""For how long the store's last answer about a claim counts as known (promise X2)."""
+
+
 @dataclass(slots=True, eq=False)
 class Held:
     """A claim that the worker holds, and what it knows about it.
 
-    `received` is when the claim came, `answered` when the call was sent whose answer `status` is: seconds on
-    this process's monotonic clock. `progress` is the handler's to set.
+    `received` is when the claim came, `answered` when the call was sent whose answer `status` is, `asked`
+    when its handler last made us ask: seconds on this process's monotonic clock. `progress` is the handler's
+    to set.
     """
 
     claim: Claim
     job: Job
     received: float
     answered: float
+    asked: float = 0.0
     status: ClaimStatus = ClaimStatus.HELD
     progress: float | None = None
     progress_sent: float | None = None
@@ -205,6 +211,24 @@ class Claims:
             self._send(partial(self._renew, self._queues[held.claim.queue], [held]), self.left_ms)
         except Exception as error:
             log.warning("whether a job was cancelled cannot be asked: %s", error, extra=held.about)
+
+    def cancelled(self, held: Held) -> bool:
+        """Whether the handler's work is no longer wanted: the job was cancelled, or the claim is lost. Asks
+        the store where its last answer is over FRESH_S old, once, and at most as often; the handler goes on
+        either way."""
+        now = time.monotonic()
+        if (
+            held.status is ClaimStatus.HELD
+            and held in self
+            and now - max(held.answered, held.asked) >= FRESH_S
+        ):
+            held.asked = now
+            try:
+                with self._calls:
+                    self._renew(self._queues[held.claim.queue], [held])
+            except Exception as error:
+                log.warning("whether a job was cancelled cannot be asked: %s", error, extra=held.about)
+        return held.status is not ClaimStatus.HELD or held not in self
 
     def _renew(self, facade: Queue, helds: Sequence[Held]) -> None:
         """Sends heartbeats, with progress where it is new, and notes the answers. `_calls` is held."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from . import codec, errors, model, timelimit
 from .backends.base import Backend
-from .claims import Claims, Held
+from .claims import FRESH_S, Claims, Held
 from .errors import ConfigurationError, InvalidJob, UnknownTask
 from .lifecycle import after_error, is_expired
 from .model import (
@@ -46,8 +46,6 @@ from .tasks import CurrentJob, Registry, Task, registry, running
 
 log = logging.getLogger("mayflymq")
 
-FRESH_S = 1.0
-"""For how long the store's last answer about a claim counts as known (promise X2)."""
 REST_S = 1.0
 """For how long a queue that was empty is left alone while others have jobs."""
 MAX_GRACE_S = 5.0
@@ -469,7 +467,7 @@ class _Invocation:
             failures=held.job.failures,
             deadline=None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds),
             meta=call.meta,
-            is_cancelled=lambda: held.status is not ClaimStatus.HELD or held not in self._claims,
+            is_cancelled=partial(self._claims.cancelled, held),
             report_progress=report_progress,
         )
         with running(current):

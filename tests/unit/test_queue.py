@@ -43,7 +43,6 @@ from mayflymq.model import (
     Settlement,
     SettleResult,
     State,
-    shown,
 )
 from mayflymq.queue import Queue, connect, default_backend, new_id
 from mayflymq.tasks import JobSpec, Registry, task
@@ -169,14 +168,14 @@ NOT_MEANT = [(name, value) for name, values in ALIKE.items() for value in values
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), NOT_MEANT, ids=lambda part: shown(part)[:30])
+@pytest.mark.parametrize(("name", "value"), NOT_MEANT, ids=lambda part: type(part).__name__)
 def test_a_value_that_cannot_be_meant_is_refused_by_name(emails: Queue, name: str, value: object) -> None:
     with pytest.raises(InvalidJob, match=name):
         emails.enqueue("send", **{name: value})  # type: ignore[arg-type]
     assert emails.backend.queues() == [], "something was written"
 
 
-@pytest.mark.parametrize("value", [7, None, shown, ["x"], {}, ""], ids=shown)
+@pytest.mark.parametrize("value", [7, None, print, ["x"], {}, ""], ids=lambda value: type(value).__name__)
 def test_what_is_no_task_is_refused(emails: Queue, value: Any) -> None:
     with pytest.raises(InvalidJob, match="a task's name"):
         emails.enqueue(value)

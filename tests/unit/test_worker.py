@@ -314,6 +314,33 @@ def test_a_running_handler_sees_the_cancellation_and_is_not_interrupted(
     assert (bench.job(job_id).state, report.cancelled, report.completed) == (State.CANCELLED, 1, 0)
 
 
+@pytest.mark.promise("X2", backends=("memory",))
+def test_a_handler_without_heartbeats_asks_the_store_itself(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "FRESH_S", 0.0)
+    seen = []
+
+    def handler() -> None:
+        seen.append(current_job().cancelled)
+        bench.spy.faults["heartbeat"] = [unreachable]
+        seen.append(current_job().cancelled)  # the store does not answer, and the handler goes on
+        bench.store.cancel("q", [job_id])
+        seen.append(current_job().cancelled)
+
+    job_id = bench.enqueue(bench.task(handler))
+    report = bench.run(enable_stalled_check=False, remaining_ms=lambda: 60_000)
+    assert seen == [False, False, True]
+    assert report.cancelled == 1
+
+
+@pytest.mark.promise("X2", backends=("memory",))
+def test_a_handler_that_asks_all_the_time_costs_a_call_a_second(bench: Bench) -> None:
+    bench.enqueue(bench.task(lambda: [current_job().cancelled for _ in range(1000)]))
+    bench.run(enable_stalled_check=False, remaining_ms=lambda: 60_000)
+    assert bench.spy.names().count("heartbeat") <= 2
+
+
 @pytest.mark.promise("C4", backends=("memory",))
 def test_a_claim_found_lost_is_dropped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "FRESH_S", 0.0)
