@@ -31,6 +31,7 @@ def _verb(statement: str) -> str:
 
 class FAULTS:
     writes = frozenset(name for text, name in NAMES.items() if _verb(text) in ("INSERT", "UPDATE", "DELETE"))
+    in_steps: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         fast = FAST if FAST.is_dir() and os.access(FAST, os.W_OK) else None

@@ -71,6 +71,8 @@ class FaultHarness(Protocol):
 
     writes: frozenset[str]
     """The names of all statements or scripts that write."""
+    in_steps: frozenset[str]
+    """The situations whose call is several transitions, so that a crash may fall between them."""
 
     def run(self, name: str, point: int | None) -> Run:
         """On a fresh copy of the named situation's store: the call, killed at that point (None: never)."""
@@ -152,11 +154,11 @@ def _set_step(step: int) -> None:
 
 def _play(name: str, situation: Situation, point: int | None, url: str, now: int) -> dict[str, object]:
     points = Points(point)
-    importlib.import_module(f"tests.faults.fault_{name}").install(points)
-    backend: Backend = open_backend(url, broker=True, clock=lambda: now)
     with small_steps():
+        importlib.import_module(f"tests.faults.fault_{name}").install(points)
+        backend: Backend = open_backend(url, broker=True, clock=lambda: now)
         if situation.connected:
-            backend.queues([])
+            backend.queues([QUEUE])
         points.armed = True
         answer = situation.call(Bench(backend, ManualClock(now), QUEUE))
         points.here()

@@ -338,7 +338,7 @@ local function remove(job)
   end_delivery(job)
   let_go(job)
   redis.call('DEL', job.key)
-  if TERMINAL[job.state] or job.bad then
+  if TERMINAL[job.state] or not job.family then
     return {}
   end
   return settle_children(job.family, job.id, 'removed')
@@ -427,12 +427,12 @@ local function take(job, token, worker, stale_after_ms, order)
   save(job)
 end
 
--- A waiting record that makes no sense fails at once, so that it hides no other.
+-- A waiting record that makes no sense fails at once, so that it hides no other; an ending like any other.
 local function set_aside(job, member)
   redis.call('ZREM', ZSET.waiting, member)
   redis.call('ZREM', AGES, job.id)
   set(job, 'place', string.sub(member, 1, 16))
-  set(job, 'family', next_number())
+  set(job, 'family', job.family or next_number())
   set(job, 'born', job.born or job.place)
   set(job, 'priority', tonumber(job.priority) and job.priority or '5')
   set(job, 'state', 'failed')
@@ -441,6 +441,8 @@ local function set_aside(job, member)
   put_in(job)
   deliver(job)
   save(job)
+  let_go(job)
+  settle_children(job.family, job.id, 'failed')
 end
 
 -- The first waiting jobs under this token; what it holds already where it was sent before (promise D8).

@@ -1,0 +1,100 @@
+"""Redis's part of the crash tests: keys that are dumped and restored, and a client that counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from localstack.servers import RedisServer
+from mayflymq.backends.base import Backend, open_backend
+from mayflymq.backends.redis import backend as implementation
+from mayflymq.backends.redis.keys import prefix_of
+from tests.contract.bench import Bench
+from tests.contract.harness import ManualClock
+
+from .faultpoints import QUEUE, Points, Run, Situation, Victims
+from .situations import SITUATIONS
+
+PREFIX = "crash"
+LUA = Path(implementation.__file__).parent / "lua"
+READS = {"_common", "get", "list_jobs", "queue_info", "list_schedules", "due_schedules"}
+
+
+class FAULTS:
+    writes = frozenset(file.stem for file in LUA.glob("*.lua")) - READS
+    in_steps = frozenset({"claim: a record that cannot be read"})  # it is settled by a script of its own
+
+    def __init__(self) -> None:
+        implementation._script.cache_clear()  # the scripts hold the limit of `small_steps`
+        self._server = RedisServer().start()
+        self._url = f"{self._server.url}?prefix={PREFIX}"
+        self._client = redis.Redis.from_url(self._server.url)
+        self._prepared: dict[object, tuple[dict[bytes, bytes], int]] = {}
+        self._clock = ManualClock()
+        self._handles: list[Backend] = []
+        self._victims = Victims("redis")
+
+    def run(self, name: str, point: int | None) -> Run:
+        dumped, now = self._prepare(SITUATIONS[name])
+        self._empty()
+        filling = self._client.pipeline(transaction=False)
+        for key, value in dumped.items():
+            filling.restore(key, 0, value)
+        filling.execute()
+        self._clock = ManualClock(now)
+        return self._victims.run(name, point, self._url, now)
+
+    def _prepare(self, situation: Situation) -> tuple[dict[bytes, bytes], int]:
+        """What the situation's arrangement stores, made once, and the time there."""
+        key = (situation.arrange, situation.broker, situation.spoil)
+        if key not in self._prepared:
+            self._empty()
+            clock = ManualClock()
+            if situation.arrange:
+                backend = open_backend(self._url, broker=situation.broker, clock=clock)
+                situation.arrange(Bench(backend, clock, QUEUE))
+                backend.close()
+            if situation.spoil:
+                self._client.hset(f"{prefix_of(PREFIX, QUEUE)}job:{situation.spoil}", "priority", "high")
+            self._prepared[key] = dict(self.contents()), clock.now
+        return self._prepared[key]
+
+    def contents(self) -> Any:
+        names = sorted(self._client.keys(f"{PREFIX}:*"))
+        asking = self._client.pipeline(transaction=False)
+        for name in names:
+            asking.dump(name)
+        return tuple(zip(names, asking.execute(), strict=True))
+
+    def bench(self) -> Bench:
+        handle = open_backend(self._url, broker=True, clock=self._clock)
+        self._handles.append(handle)
+        return Bench(handle, self._clock, QUEUE)
+
+    def _empty(self) -> None:
+        while self._handles:
+            self._handles.pop().close()
+        self._client.flushdb()  # the server is this harness's own
+
+    def close(self) -> None:
+        self._empty()
+        self._victims.close()
+        self._client.close()
+        self._server.stop()
+        implementation._script.cache_clear()
+
+
+def install(points: Points) -> None:
+    names = {implementation._script(name)[1]: name for name in FAULTS.writes}
+    execute: Any = redis.Redis.execute_command
+
+    def counting(client: redis.Redis, *words: Any, **options: Any) -> Any:
+        points.here()
+        if words[1:] and words[1] in names:
+            points.wrote(names[words[1]])
+        return execute(client, *words, **options)
+
+    client: Any = redis.Redis
+    client.execute_command = counting
