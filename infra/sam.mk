@@ -1,0 +1,27 @@
+# Building and checking the application for AWS. The SAM command line has an environment of its own.
+SAM := SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam
+RUNTIME ?= python3.13
+ARCHITECTURE ?= arm64
+
+# $(call sam-build,runtime,architecture,folder): core/Makefile and functions/Makefile do the work.
+sam-build = RUNTIME=$1 ARCHITECTURE=$2 BACKEND=$(or $(BACKEND),redis) PYTHON="$(abspath $(BIN)/python)" $(SAM) build \
+	--template-file template.yaml --build-dir $3 --parameter-overrides Runtime=$1 Architecture=$2
+
+.PHONY: build artifacts lint-templates
+
+build: .venv/package.stamp .venv-sam/deps.stamp ## build what `sam deploy` deploys (RUNTIME=python3.13 ARCHITECTURE=arm64)
+	$(call sam-build,$(RUNTIME),$(ARCHITECTURE),.aws-sam/build)
+
+# What the tests look at: the default, built on any host, and what runs on this one under the emulator.
+artifacts: build/sam/python3.13-arm64/build/template.yaml build/sam/python3.11-x86_64/build/template.yaml
+
+build/sam/%/build/template.yaml: $(shell find core functions -type f -not -name '*.pyc') template.yaml infra/sam.mk \
+		| .venv/package.stamp .venv-sam/deps.stamp
+	@echo "building the functions for $*"
+	@mkdir -p build/sam/$*
+	@$(call sam-build,$(firstword $(subst -, ,$*)),$(lastword $(subst -, ,$*)),$(@D)) >build/sam/$*/log 2>&1 \
+		|| { cat build/sam/$*/log >&2; exit 1; }
+
+lint-templates: .venv-sam/deps.stamp
+	$(SAM) validate --lint --region us-east-1
+	.venv-sam/bin/cfn-lint template.yaml
