@@ -14,7 +14,7 @@ from mayflymq.backends.redis.keys import prefix_of
 from tests.contract.bench import Bench
 from tests.contract.harness import ManualClock
 
-from .faultpoints import QUEUE, Points, Run, Situation, Victims
+from .faultpoints import QUEUE, STEP, Points, Run, Situation, Victims
 from .situations import SITUATIONS
 
 PREFIX = "crash"
@@ -27,7 +27,6 @@ class FAULTS:
     in_steps = frozenset({"claim: a record that cannot be read"})  # it is settled by a script of its own
 
     def __init__(self) -> None:
-        implementation._script.cache_clear()  # the scripts hold the limit of `small_steps`
         self._server = RedisServer().start()
         self._url = f"{self._server.url}?prefix={PREFIX}"
         self._client = redis.Redis.from_url(self._server.url)
@@ -83,11 +82,10 @@ class FAULTS:
         self._victims.close()
         self._client.close()
         self._server.stop()
-        implementation._script.cache_clear()
 
 
 def install(points: Points) -> None:
-    names = {implementation._script(name)[1]: name for name in FAULTS.writes}
+    names = {implementation._script(name, STEP)[1]: name for name in FAULTS.writes}
     execute: Any = redis.Redis.execute_command
 
     def counting(client: redis.Redis, *words: Any, **options: Any) -> Any:

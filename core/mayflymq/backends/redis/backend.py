@@ -118,13 +118,13 @@ def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> Redis
 
 
 @cache
-def _script(name: str) -> tuple[str, str]:
+def _script(name: str, children_a_step: int) -> tuple[str, str]:
     """The text of a script and its SHA-1, which is its name on the server."""
     folder = Path(__file__).parent / "lua"
     text = (folder / "_common.lua").read_text("utf-8") + (folder / f"{name}.lua").read_text("utf-8")
     stalled = lifecycle.stalled_out(0).message.replace("0", "@STALLS@", 1)
     for mark, value in (
-        ("@MAX_CHILDREN@", str(model.MAX_CHILDREN_A_STEP)),
+        ("@MAX_CHILDREN@", str(children_a_step)),
         ("@STOOD@", base.STOOD),
         ("@PARENT_FAILED@", _template(lifecycle.parent_failed("@PARENT@", "@ENDED@"))),
         ("@STALLED_OUT@", _template(JobError(lifecycle.stalled_out(0).type, stalled))),
@@ -198,7 +198,7 @@ class RedisBackend:
         return answer
 
     def _run(self, name: str, queue: str, *values: Any) -> Any:
-        text, sha = _script(name)
+        text, sha = _script(name, model.MAX_CHILDREN_A_STEP)
         fixed = keys.fixed(self._prefix, queue)
         now = "" if self._clock is None else self._clock()
         given = [*fixed, keys.prefix_of(self._prefix, queue), now, FORMAT, *values]
