@@ -12,7 +12,7 @@ Rules for every method:
 - Tokens are opaque and only compared. Ids, keys and names were checked when the values were made.
 - Backends persist decisions and make none: no backend computes a backoff or looks at a payload.
 - Driver errors come out as `BackendError`, with `transient` saying whether the same call may succeed later.
-- Every state change is one in `lifecycle.TRANSITIONS`. `BAD` input (a foreign queue in one call, a limit out
+- Every state change is one in `lifecycle.TRANSITIONS`. Bad input (a foreign queue in one call, a limit out
   of range) raises InvalidJob before anything is written.
 
 A record whose format is newer than `model.FORMAT` is left alone: not claimed, promoted, swept, drained

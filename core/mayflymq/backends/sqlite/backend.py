@@ -208,21 +208,23 @@ class _Transaction:
             budget -= min(budget, len(children))
         return tuple(dependants)
 
-    def claimed(self, row: sqlite3.Row) -> ClaimedJob | None:
-        """The claimed job, or None where its record cannot be read: it fails at once, so that it hides no
-        other."""
-        try:
-            return ClaimedJob(Claim(row["queue"], row["id"], row["claim_token"]), _job(row))
-        except CorruptRecord as error:
-            failed = self.row(
-                "set_aside",
-                number=row["number"],
-                error=_error_text(JobError("CorruptRecord", str(error))),
-                backoff=codec.encode_backoff(model.DEFAULT_BACKOFF).decode("ascii"),
-            )
-            assert failed is not None
-            self.ended(row["queue"], failed)
-            return None
+    def held(self, request: ClaimRequest) -> list[ClaimedJob]:
+        """What the request's token holds. A record that cannot be read fails at once, so that it hides no
+        other; one of a newer format is left alone."""
+        held = []
+        for row in self.rows("held", queue=request.queue, token=request.token):
+            try:
+                held.append(ClaimedJob(Claim(row["queue"], row["id"], row["claim_token"]), _job(row)))
+            except CorruptRecord as error:
+                failed = self.row(
+                    "set_aside",
+                    number=row["number"],
+                    error=_error_text(JobError("CorruptRecord", str(error))),
+                    backoff=codec.encode_backoff(model.DEFAULT_BACKOFF).decode("ascii"),
+                )
+                if failed is not None:
+                    self.ended(row["queue"], failed)
+        return held
 
     def key_holder(self, queue: str, key: str) -> str | None:
         row = self.row("key_holder", queue=queue, key=key)
@@ -476,22 +478,23 @@ class SqliteBackend:
 
     @staticmethod
     def _claim(tx: _Transaction, request: ClaimRequest) -> list[ClaimedJob]:
-        held = tx.rows("held", queue=request.queue, token=request.token)
-        if not held:
-            paused = tx.row("is_paused", queue=request.queue)
-            if paused is None or paused["paused"]:
-                return []
-            tx.promote(request.queue, request.limit)
-            tx.rows(
-                "claim",
-                queue=request.queue,
-                limit=request.limit,
-                token=request.token,
-                worker=request.worker,
-                stale_after_ms=request.stale_after_ms,
-            )
-            held = tx.rows("held", queue=request.queue, token=request.token)
-        return [claimed for row in held if (claimed := tx.claimed(row))]
+        if held := tx.held(request):
+            return held
+        paused = tx.row("is_paused", queue=request.queue)
+        if paused is None or paused["paused"]:
+            return []
+        tx.promote(request.queue, request.limit)
+        while tx.rows(
+            "claim",
+            queue=request.queue,
+            limit=request.limit,
+            token=request.token,
+            worker=request.worker,
+            stale_after_ms=request.stale_after_ms,
+        ):
+            if held := tx.held(request):
+                return held
+        return []
 
     def heartbeat(self, beats: Sequence[Beat]) -> list[ClaimStatus]:
         base.check_batch("beats", beats)
@@ -820,22 +823,22 @@ class SqliteBackend:
 
     def claim_delivery(self, request: ClaimRequest, job_id: str, token: str) -> ClaimedJob | NotClaimed:
         with self._transaction() as tx:
-            held = {row["id"]: row for row in tx.rows("held", queue=request.queue, token=request.token)}
-            if job_id not in held:
-                row = tx.row("find_delivery", queue=request.queue, id=job_id, token=token)
-                if row is None:
-                    return NotClaimed.GONE
-                if row["paused"]:
-                    return NotClaimed.PAUSED
-                tx.rows(
-                    "claim_one",
-                    number=row["number"],
-                    token=request.token,
-                    worker=request.worker,
-                    stale_after_ms=request.stale_after_ms,
-                )
-                held = {row["id"]: row for row in tx.rows("held", queue=request.queue, token=request.token)}
-            return tx.claimed(held[job_id]) or NotClaimed.GONE
+            if held := [one for one in tx.held(request) if one.job.id == job_id]:
+                return held[0]
+            row = tx.row("find_delivery", queue=request.queue, id=job_id, token=token)
+            if row is None:
+                return NotClaimed.GONE
+            if row["paused"]:
+                return NotClaimed.PAUSED
+            tx.rows(
+                "claim_one",
+                number=row["number"],
+                token=request.token,
+                worker=request.worker,
+                stale_after_ms=request.stale_after_ms,
+            )
+            held = [one for one in tx.held(request) if one.job.id == job_id]
+            return held[0] if held else NotClaimed.GONE
 
     def republish(self, queue: str, older_than_ms: int, limit: int) -> list[str]:
         base.check_limit(limit)

@@ -1,4 +1,4 @@
--- The first waiting jobs become active under this token.
+-- The first waiting jobs become active under this token. Returns their numbers.
 UPDATE jobs SET
     state = 'active', claim_token = :token, worker = :worker, claimed_at = :now, heartbeat_at = :now,
     stale_at = :now + :stale_after_ms, deliveries = deliveries + 1, progress = NULL, settled_token = NULL,
@@ -8,3 +8,4 @@ WHERE number IN (
     WHERE queue = :queue AND state = 'waiting' AND format <= :format
     ORDER BY priority, place LIMIT :limit
 )
+RETURNING number

@@ -3,5 +3,5 @@ UPDATE jobs SET
     state = 'failed', error = :error, first_error = :error, backoff = :backoff, depends_on = '[]',
     dedup_key = NULL, finished_at = :now, claim_token = NULL, heartbeat_at = NULL, stale_at = NULL,
     cancel_requested = 0
-WHERE number = :number
+WHERE number = :number AND format <= :format
 RETURNING number, id, family, state, dedup_key
