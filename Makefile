@@ -7,17 +7,17 @@ FROM_LOCK := --require-hashes --no-deps -r
 UV_VERSION := 0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint format check promises lock clean servers
+.PHONY: help setup demo test soak lint format check promises lock clean servers up down
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/package.stamp .venv-sam/deps.stamp servers ## install what the other targets need (they do it themselves)
 
-demo: .venv/package.stamp ## run the demonstration (BACKEND=name for another backend than the embedded one)
+demo: .venv/package.stamp $(if $(filter redis,$(BACKEND)),servers) ## run the demonstration (BACKEND=name for another backend than the embedded one)
 	@$(BIN)/python examples/demo.py $(if $(BACKEND),--backend $(BACKEND))
 
-test: setup ## run all tests, then hold the promise table
+test: setup artifacts ## run all tests, then hold the promise table
 	$(BIN)/pytest -n 2
 	$(BIN)/python tests/promises.py
 
@@ -30,9 +30,15 @@ soak: .venv/package.stamp ## play a BACKEND against the model of the contract fo
 servers: ## install the servers that the tests start (Debian and Ubuntu; elsewhere install redis by hand)
 	@command -v redis-server >/dev/null || command -v valkey-server >/dev/null || { $(APT_GET) update && $(APT_GET) install redis-server; }
 
+up: .venv/package.stamp .venv-sam/deps.stamp ## start local servers: containers where Docker answers, else native programs
+	@$(BIN)/python -m localstack.servers up
+
+down: .venv/package.stamp ## stop them
+	@$(BIN)/python -m localstack.servers down
+
 APT_GET = $(if $(filter-out 0,$(shell id -u)),sudo) env DEBIAN_FRONTEND=noninteractive apt-get -qq -y
 
-lint: .venv/package.stamp ## check format, lint rules, types and import direction
+lint: .venv/package.stamp lint-templates ## check format, lint rules, types, import direction and templates
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(wildcard core functions)
@@ -42,14 +48,17 @@ format: .venv/package.stamp ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+include infra/sam.mk
+
 check: lint test ## lint and test: what CI runs
 
 promises: .venv/package.stamp ## print which tests prove which promise (SHOW=C4 lists them); fail when one lacks a test
 	@$(BIN)/python tests/promises.py $(SHOW)
 
-lock: build/uv/bin/uv ## pin the dependencies anew (dev.lock, sam.lock)
+lock: build/uv/bin/uv ## pin the dependencies anew (dev.lock, sam.lock, core/layer-redis.lock)
 	$(LOCK) --group dev --extra aws --extra cli --extra redis pyproject.toml --output-file dev.lock
 	$(LOCK) --group sam --output-file sam.lock
+	$(LOCK) --group layer --extra redis --constraint dev.lock pyproject.toml --output-file core/layer-redis.lock
 
 clean: ## remove the environments, caches and builds
 	rm -rf .venv .venv-sam build dist .aws-sam .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,6 +1,7 @@
 """MayflyMQ at work: one job for each file of Python's own standard library, and one worker killed on the way.
 
     make demo                 or  python examples/demo.py [--files N] [--backend URL]
+    make demo BACKEND=redis   the same on a Redis server that it starts for itself
 
 1. Enqueues a job for each file through the enqueue function, as HTTP requests: some for later, some ahead of
    the others, and one whose task always fails.
@@ -25,6 +26,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,7 +40,7 @@ from mayflymq import Job, MayflyError, Queue, State, open_backend
 from mayflymq.codec import decode
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # for functions/, which is deployed and not installed
+sys.path.insert(0, str(ROOT))  # for functions/ and localstack/, which are not installed
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 FAILING = "the job that always fails"
@@ -252,12 +254,31 @@ def faults(files: list[str], completed: dict[str, Job], failed: dict[str, Job]) 
         yield f"one job belongs into the dead-letter queue, and these are there: {sorted(failed)}"
 
 
+@contextmanager
+def store(backend: str) -> Iterator[str]:
+    """The URL of the store to run on, which is gone afterwards unless it was there before."""
+    if backend == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="mayflymq-demo-") as directory:
+            yield f"sqlite:///{directory}/demo.db"
+    elif backend == "redis":
+        from localstack.servers import RedisServer
+
+        with RedisServer() as server:
+            yield server.url
+    else:
+        yield backend
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--files", type=int, metavar="N", help="only the first N files")
-    parser.add_argument("--backend", default="sqlite", help="a URL; sqlite, the default, is a temporary file")
+    parser.add_argument(
+        "--backend",
+        default="sqlite",
+        help="sqlite (a temporary file, the default), redis (a temporary server), or a URL",
+    )
     parser.add_argument("--invocation", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.invocation:
@@ -267,8 +288,7 @@ def main() -> None:
     signal.signal(signal.SIGALRM, lambda *_: sys.exit(f"not done after {TIME_LIMIT} seconds"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     signal.alarm(TIME_LIMIT)
-    with tempfile.TemporaryDirectory(prefix="mayflymq-demo-") as directory:
-        url = f"sqlite:///{directory}/demo.db" if options.backend == "sqlite" else options.backend
+    with store(options.backend) as url:
         name = f"demo-{uuid4()}"  # a shared store may hold other queues, and earlier runs' jobs
         for variable in [variable for variable in os.environ if variable.startswith("MAYFLYMQ_")]:
             del os.environ[variable]

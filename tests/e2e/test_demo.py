@@ -25,9 +25,12 @@ def run_demo(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.promise("C6", "D1", backends=("sqlite",))
-def test_a_killed_worker_costs_no_job_and_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    done = run_demo(tmp_path, "--files", "40")
+@pytest.mark.promise("C6", "D1", "S1", backends=("sqlite", "redis"))
+@pytest.mark.parametrize("backend", ["sqlite", "redis"])
+def test_a_killed_worker_costs_no_job_and_the_demo_leaves_nothing_behind(
+    tmp_path: Path, backend: str
+) -> None:
+    done = run_demo(tmp_path, "--files", "40", "--backend", backend)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert "all 40 stored results equal hashlib's, and the counts add up" in done.stdout
