@@ -16,15 +16,19 @@ from mayflymq.errors import CorruptRecord
 from mayflymq.model import FORMAT, TERMINAL, Dedup, ParentPolicy, Schedule, Severity, State
 
 from .bench import OUTCOMES, STALE, Bench
+from .conftest import BACKENDS
 from .harness import Harness
 
 LATER = 1000
 
+# The records of memory die with the code that wrote them.
+pytestmark = pytest.mark.parametrize(
+    "harness", [name for name in BACKENDS if name != "memory"], indirect=True
+)
+
 
 @pytest.fixture(autouse=True)
-def _kept(harness: Harness, q: Bench) -> None:
-    if not harness.can_plant_newer:
-        pytest.skip("records of this backend die with the code that wrote them")
+def _spoiled(harness: Harness, q: Bench) -> None:
     harness.spoiled.add(q.queue)  # counts include what a list leaves out
 
 
