@@ -10,27 +10,49 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
-from . import codec, events, maintenance, worker
-from .backends.base import Backend, open_backend
+from . import codec, events, maintenance, schedules, worker
+from .backends.base import COUNT_CAP, Backend, check_terminal, open_backend
 from .errors import BackendError, ConfigurationError, CorruptRecord, InvalidJob, MayflyError
-from .model import MAX_BATCH, CancelStatus, EnqueueStatus, Job, JobError, Severity, State
+from .model import (
+    DEAD_LETTER,
+    MAX_BATCH,
+    MAX_TIME,
+    CancelStatus,
+    CatchUp,
+    EnqueueStatus,
+    Job,
+    JobError,
+    JobPage,
+    QueueInfo,
+    Retried,
+    RetryStatus,
+    Schedule,
+    Severity,
+    State,
+    duration_ms,
+)
 from .queue import Queue
 from .tasks import registry
 
 try:
     import typer
-    from rich.console import Console
+    from rich.console import Console, Group
+    from rich.live import Live
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
+    from rich.text import Text
 
     from .settings import Settings, load_settings
 except ModuleNotFoundError as missing:
@@ -38,6 +60,8 @@ except ModuleNotFoundError as missing:
         raise
     sys.stderr.write(f"mayflymq: the command needs the package {missing.name}: pip install 'mayflymq[cli]'\n")
     raise SystemExit(2) from None
+
+log = logging.getLogger("mayflymq")
 
 PAGE = MAX_BATCH
 DONE, NOT_DONE, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -56,18 +80,40 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-jobs_app = typer.Typer(help="List, show, cancel and remove jobs.", epilog=EXIT_CODES, no_args_is_help=False)
+jobs_app = typer.Typer(
+    help="List, show, cancel, retry and remove jobs.", epilog=EXIT_CODES, no_args_is_help=False
+)
+dlq_app = typer.Typer(
+    help="Look at the dead-letter queue (failed and expired jobs), and replay it.",
+    epilog=EXIT_CODES,
+    no_args_is_help=False,
+)
+schedules_app = typer.Typer(
+    help="List, put, remove, pause and resume schedules.", epilog=EXIT_CODES, no_args_is_help=False
+)
 app.add_typer(jobs_app, name="jobs")
+app.add_typer(dlq_app, name="dlq")
+app.add_typer(schedules_app, name="schedules")
+
+# The options whose settings have other names.
+OPTIONS = {
+    "backend_url": "--backend",
+    "queues": "--queue",
+    "sweep_limit": "--limit",
+    "promote_limit": "--limit",
+}
+UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def _seconds(text: str) -> float:
-    """A duration on the command line; `nan` and `inf` are numbers to float() and no durations."""
+    """A duration on the command line, in seconds; `nan` and `inf` are numbers to float() and no durations."""
+    unit = UNITS_S.get(text[-1:])
     try:
-        value = float(text)
+        value = float(text) if unit is None else float(text[:-1]) * unit
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise typer.BadParameter(f"{text!r} is not a number of seconds, 0 or more")
+        raise typer.BadParameter(f"{text!r} is no duration: write 90 or 90s, 5m, 24h, 14d")
     return value
 
 
@@ -86,8 +132,28 @@ Tasks = Annotated[
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option("--time-limit", metavar="SECONDS", parser=_seconds, help="Stop in time for this."),
+    typer.Option("--time-limit", metavar="DURATION", parser=_seconds, help="Stop in time for this."),
 ]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ARG",
+        help="Arguments as JSON: 5 or '\"text\"'. Put -- before one that starts with '-'.",
+    ),
+]
+Keywords = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=JSON", help="A keyword argument; repeat for more.")
+]
+Priority = Annotated[int | None, typer.Option(help="Lower goes first. (default: the task's, else 5)")]
+TimeToLive = Annotated[
+    float | None,
+    typer.Option(metavar="DURATION", parser=_seconds, help="Expires when claimed later than this."),
+]
+Meta = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=TEXT", help="A note that travels with the job.")
+]
+ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -121,22 +187,12 @@ def enqueue(
     context: typer.Context,
     queue: QueueName,
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task's name.")],
-    args: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ARG",
-            help="Arguments as JSON: 5 or '\"text\"'. Put -- before one that starts with '-'.",
-        ),
-    ] = None,
-    kw: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=JSON", help="A keyword argument; repeat for more.")
-    ] = None,
+    args: Arguments = None,
+    kw: Keywords = None,
     job_id: Annotated[str | None, typer.Option("--id", help="The job's id. (default: a new one)")] = None,
-    priority: Annotated[
-        int | None, typer.Option(help="Lower goes first. (default: the task's, else 5)")
-    ] = None,
+    priority: Priority = None,
     delay: Annotated[
-        float | None, typer.Option(metavar="SECONDS", parser=_seconds, help="Not before this long from now.")
+        float | None, typer.Option(metavar="DURATION", parser=_seconds, help="Not before this long from now.")
     ] = None,
     run_at: Annotated[
         str | None,
@@ -144,13 +200,8 @@ def enqueue(
             metavar="TIME", help="Not before this time: ISO 8601 with a zone, 2030-01-31T08:00+01:00."
         ),
     ] = None,
-    ttl: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", parser=_seconds, help="Expires when claimed later than this."),
-    ] = None,
-    meta: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=TEXT", help="A note that travels with the job.")
-    ] = None,
+    ttl: TimeToLive = None,
+    meta: Meta = None,
     tasks: Tasks = None,
     as_json: AsJson = False,
 ) -> int:
@@ -162,9 +213,8 @@ def enqueue(
     signature is checked against the arguments.
     """
     settings = _settings(context, tasks=_joined(tasks))
-    _load_tasks(settings)
-    positional = tuple(_from_json(text, f"argument {number}") for number, text in enumerate(args or (), 1))
-    keywords = {name: _from_json(text, f"--kw {name}") for name, text in _pairs("--kw", kw).items()}
+    _load_tasks(settings.task_modules)
+    positional, keywords = _call(args, kw)
     with _backend(settings) as backend:
         answer = Queue(queue, backend, max_payload_bytes=settings.max_payload_bytes).enqueue(
             task,
@@ -208,7 +258,7 @@ def run(
     prefetch: Annotated[int | None, typer.Option(min=1, help="Jobs claimed at a time.")] = None,
     stalled_threshold: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", parser=_seconds, help="A claim not renewed for this long is stale."),
+        typer.Option(metavar="DURATION", parser=_seconds, help="A claim not renewed for this long is stale."),
     ] = None,
     fail_on_failed: Annotated[
         bool, typer.Option("--fail-on-failed", help="Exit 1 when a job failed for good or expired.")
@@ -231,11 +281,7 @@ def run(
         prefetch=prefetch,
         stalled_threshold=stalled_threshold,
     )
-    if not settings.task_modules:
-        raise ConfigurationError(
-            "there are no tasks to run: name your modules with --tasks or MAYFLYMQ_TASKS"
-        )
-    _load_tasks(settings)
+    _load_tasks_to_run(settings)
     names = settings.queue_weights
     ended = ("job:completed", "job:failed", "job:expired", "job:cancelled")
     with _backend(settings) as backend, contextlib.ExitStack() as stack:
@@ -257,13 +303,7 @@ def run(
         )
     _report(report.as_dict(), as_json)
     undone = report.errors or (fail_on_failed and report.failed + report.expired)
-    code = NOT_DONE if undone else DONE
-    if report.abandoned:
-        # Handlers that nobody could stop still run in threads, and the exit may not wait for what they hold.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    return _left(NOT_DONE if undone else DONE, report.abandoned)
 
 
 @app.command()
@@ -275,17 +315,22 @@ def sweep(
     time_limit: TimeLimit = None,
     as_json: AsJson = False,
 ) -> int:
-    """Send jobs whose worker vanished back to waiting.
+    """Send jobs whose worker vanished back to waiting, and remove old ones that ended.
+
+    How old is MAYFLYMQ_RETENTION_COMPLETED (24 h; completed and cancelled) and
+    MAYFLYMQ_RETENTION_FAILED (14 days; failed and expired) in seconds, 0: never.
 
     Exits 1 when a queue or a record had to be left out.
     """
     settings = _settings(context, sweep_limit=limit, max_stalls=max_stalls)
+    _load_listeners(settings)
     with _backend(settings) as backend, _progress("sweeping", None, "job:stalled"):
         report = maintenance.sweep(
             backend,
             queue or None,
             limit=settings.sweep_limit,
             max_stalls=settings.max_stalls,
+            retention=_retention(settings),
             remaining_ms=_remaining_ms(time_limit),
             margin_ms=_ms(settings.margin),
         )
@@ -301,11 +346,12 @@ def promote(
     time_limit: TimeLimit = None,
     as_json: AsJson = False,
 ) -> int:
-    """Send delayed jobs whose time has come to waiting.
+    """Send delayed jobs whose time has come to waiting, and make the jobs of due schedules.
 
-    Exits 1 when a queue had to be left out.
+    Exits 1 when a queue or a schedule had to be left out.
     """
     settings = _settings(context, promote_limit=limit)
+    _load_listeners(settings)
     with _backend(settings) as backend, _progress("promoting", None, "job:promoted"):
         report = maintenance.promote(
             backend,
@@ -316,6 +362,130 @@ def promote(
         )
     _report(report.as_dict(), as_json)
     return NOT_DONE if report.errors else DONE
+
+
+@app.command()
+def dev(
+    context: typer.Context,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            "-q",
+            metavar="NAME[:WEIGHT]",
+            help="Work on this queue; repeat for more. (default: MAYFLYMQ_QUEUES, else the tasks' own)",
+        ),
+    ] = None,
+    tasks: Tasks = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(metavar="DURATION", parser=_seconds, help="How often to look for work. (default: 1s)"),
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Jobs at a time, in threads.")] = None,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when no job is waiting, delayed, blocked or running.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Run, sweep and promote in a loop, for work on one's own machine.
+
+    It shows live counts on a terminal and a line for each change otherwise, and
+    at the end what happened.
+
+    Ctrl-C ends it: the running handler is interrupted and its attempt recorded.
+    The exit code is 0 then, and 130 with --until-idle, which was not reached.
+
+    --until-idle leaves out what a paused queue holds back, and schedules. It
+    exits 1 when a call to the store failed, and 0 also when jobs failed.
+    """
+    every = 1.0 if interval is None else interval
+    if not every:
+        raise typer.BadParameter("--interval must be above 0")
+    settings = _settings(context, queues=_joined(queue), tasks=_joined(tasks), concurrency=concurrency)
+    _load_tasks_to_run(settings)
+    if "queues" in settings.model_fields_set:
+        weights = settings.queue_weights
+    else:
+        weights = dict.fromkeys(sorted({registry.get(name).queue for name in registry}), 1)
+    names = list(weights)
+    counts = Counter({name.removeprefix("job:"): 0 for name in events.NAMES} | {"errors": 0})
+    counting = threading.Lock()  # events come from the worker's thread and from the housekeeper's
+    ending = threading.Event()
+    code, abandoned = DONE, 0
+
+    def count(name: str, n: int = 1) -> None:
+        with counting:
+            counts[name] += n
+
+    def keep_house(backend: Backend, show: Show) -> None:
+        def in_time() -> int:
+            return 0 if ending.is_set() else MAX_TIME
+
+        while not ending.is_set():
+            swept = maintenance.sweep(
+                backend,
+                names,
+                limit=settings.sweep_limit,
+                max_stalls=settings.max_stalls,
+                retention=_retention(settings),
+                remaining_ms=in_time,
+            )
+            promoted = maintenance.promote(backend, names, limit=settings.promote_limit, remaining_ms=in_time)
+            count("errors", swept.errors + promoted.errors)
+            try:
+                show(backend.queues(names), counts)
+            except Exception as error:
+                log.error("the queues cannot be shown: %s", error)
+            ending.wait(every)
+
+    with _backend(settings) as backend, contextlib.ExitStack() as stack:
+        backend.queues(names)  # a store that cannot be reached is said at once, and later it may come back
+        stack.callback(events.listen(lambda event: count(event.name.removeprefix("job:"))))
+        if as_json:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        show = stack.enter_context(_watching(as_json))
+        house = threading.Thread(target=keep_house, args=(backend, show), name="mayflymq-dev", daemon=True)
+        # Without this a SIGTERM between two runs would leave the terminal as the live display had it.
+        stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            house.start()
+            while True:
+                try:
+                    report = worker.claim_and_run(
+                        backend,
+                        weights,
+                        # With heartbeats whatever the setting says: there is no deadline to do without them.
+                        concurrency=settings.concurrency,
+                        prefetch=settings.prefetch,
+                        stalled_threshold_ms=_ms(settings.stalled_threshold),
+                        margin_ms=_ms(settings.margin),
+                        max_result_bytes=settings.max_result_bytes,
+                    )
+                except BackendError as error:
+                    if until_idle or not error.transient:
+                        raise
+                    log.error("the store does not answer: %s", error)
+                    count("errors")
+                else:
+                    count("errors", report.errors)
+                    abandoned += report.abandoned
+                    if report.work_left and not (report.errors or report.abandoned):
+                        raise KeyboardInterrupt  # a SIGTERM, which the worker takes for itself while it runs
+                if until_idle and _idle(backend.queues(names)):
+                    break
+                ending.wait(every)
+        except KeyboardInterrupt:
+            code = INTERRUPTED if until_idle else DONE
+        finally:
+            ending.set()
+            house.join()
+        with contextlib.suppress(BackendError):
+            show(backend.queues(names), counts)
+    _report(dict(counts), as_json)
+    if until_idle and counts["errors"]:
+        code = code or NOT_DONE
+    return _left(code, abandoned)
 
 
 # Looking
@@ -338,17 +508,7 @@ def queues(
         for info in infos:
             _print_json(asdict(info))
         return DONE
-    states = ("waiting", "delayed", "blocked", "active", "completed", "cancelled")
-    table = _table("queue", *states, "DLQ", "oldest wait", numbers_from=1)
-    for info in infos:
-        counts = asdict(info.counts)
-        table.add_row(
-            _clean(info.name) + (" (paused)" if info.paused else ""),
-            *(f"{counts[state]:,}" for state in states),
-            f"{info.dead_letters:,}",
-            _age(info.oldest_waiting_age_ms),
-        )
-    _out().print(table)
+    _out().print(_queue_table(infos))
     holders = [(info.name, worker) for info in infos for worker in info.workers]
     if holders:
         table = _table("\nworker", "\nqueue", "\nclaims", "\nlast heartbeat", numbers_from=2)
@@ -378,13 +538,12 @@ def list_jobs(
                 if as_json:
                     _print_json(_summary(job))
                     continue
-                error = "" if job.error is None else f"{job.error.type}: {job.error.message}"
                 table.add_row(
                     *(_clean(text) for text in (job.id, job.task, job.state)),
                     str(job.priority),
                     str(job.deliveries),
                     _instant(job.created_at),
-                    _clean(error)[:100],
+                    _brief(job.error),
                 )
     if not as_json:
         _out().print(table)
@@ -458,6 +617,108 @@ def remove_jobs(context: typer.Context, queue: QueueName, ids: JobIds, as_json: 
     return DONE if all(answer.found for answer in answers) else NOT_DONE
 
 
+@jobs_app.command("retry")
+def retry_jobs(context: typer.Context, queue: QueueName, ids: JobIds, as_json: AsJson = False) -> int:
+    """Send failed and expired jobs back to waiting, with failures and stalls counted anew.
+
+    A job that did its work before it failed does it again.
+
+    Exits 1 when one of them was not retried.
+    """
+    with _backend(_settings(context)) as backend:
+        answers = [Queue(queue, backend).retry(job_id) for job_id in ids]
+    for job_id, answer in zip(ids, answers, strict=True):
+        if as_json:
+            _print_json({"id": job_id, **asdict(answer)})
+        else:
+            _print(_retried(job_id, answer))
+    return DONE if all(answer.status is RetryStatus.RETRIED for answer in answers) else NOT_DONE
+
+
+@dlq_app.command("list")
+def list_dead_letters(
+    context: typer.Context,
+    queue: QueueName,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many jobs.")] = 100,
+    cursor: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Go on where an earlier list ended.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the failed jobs, then the expired ones, each from the one that ended first.
+
+    When there are more, a line on stderr has the cursor to go on from.
+    """
+    table = _table("id", "task", "state", "deliveries", "age", "error")
+    now = _now()
+    after = cursor
+    with _backend(_settings(context)) as backend:
+        while limit > 0:
+            page = _dead_letters(Queue(queue, backend), after, min(limit, PAGE))
+            for job in page.jobs:
+                age = None if job.finished_at is None else max(0, now - job.finished_at)
+                if as_json:
+                    _print_json(_summary(job) | {"age_ms": age})
+                    continue
+                table.add_row(
+                    *(_clean(text) for text in (job.id, job.task, job.state)),
+                    str(job.deliveries),
+                    _age(age),
+                    _brief(job.error),
+                )
+            limit -= len(page.jobs)
+            after = page.cursor
+            if after is None:
+                break
+    if not as_json:
+        _out().print(table)
+    if after is not None:
+        typer.echo(f"mayflymq: there are more: --cursor {after}", err=True)
+    return DONE
+
+
+@dlq_app.command("replay")
+def replay_dead_letters(
+    context: typer.Context,
+    queue: QueueName,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of jobs.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that are dead when it begins.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Retry dead jobs, in steps of at most 1,000, and say how many.
+
+    A job that did its work before it failed does it again. Several replays may
+    run at once: what another one replayed counts as not dead, and is no error.
+
+    Exits 1 when an id is unknown, or a job stays because its deduplication key
+    is held by another job.
+    """
+    if bool(ids) is everything:
+        raise typer.BadParameter("give the ids to replay, or --all")
+    counts = Counter(dict.fromkeys(RetryStatus, 0))
+    undone: list[dict[str, Any]] = []
+    with _backend(_settings(context)) as backend:
+        dead = Queue(queue, backend)
+        # All ids first: what fails again while this runs must not come round for ever.
+        chosen = list(dict.fromkeys(_dead_ids(dead) if everything else ids or ()))
+        with _progress("replaying", len(chosen)) as advance:
+            for start in range(0, len(chosen), PAGE):
+                part = chosen[start : start + PAGE]
+                answers = backend.retry(dead.name, part)
+                for job_id, answer in zip(part, answers, strict=True):
+                    counts[answer.status] += 1
+                    if answer.status in (RetryStatus.KEY_TAKEN, RetryStatus.UNKNOWN):
+                        undone.append({"id": job_id, **asdict(answer)})
+                        if not as_json:
+                            _print(_retried(job_id, answer))
+                advance(len(part))
+    if as_json:
+        _print_json({**{str(status): n for status, n in counts.items()}, "not_retried": undone})
+    else:
+        _report({str(status): n for status, n in counts.items()}, as_json)
+    return NOT_DONE if undone else DONE
+
+
 @app.command()
 def pause(context: typer.Context, queue: QueueName) -> int:
     """Let a queue give out no more jobs, to any worker; running jobs finish."""
@@ -474,6 +735,239 @@ def resume(context: typer.Context, queue: QueueName) -> int:
         Queue(queue, backend).resume()
     _print(f"{queue} gives out jobs")
     return DONE
+
+
+@app.command()
+def drain(
+    context: typer.Context,
+    queue: QueueName,
+    include_delayed: Annotated[
+        bool, typer.Option("--include-delayed", help="Also the delayed jobs, retries among them.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> int:
+    """Remove the jobs that wait in a queue; running jobs go on.
+
+    What depends on a removed job fails or runs, as it was enqueued to. With
+    --json each removed job's id is one line.
+    """
+    with _backend(_settings(context)) as backend:
+        emptied = Queue(queue, backend)
+        counts = emptied.info().counts
+        what = _many(counts.waiting, "waiting job", capped=True)
+        if include_delayed:
+            what += f" and {_many(counts.delayed, 'delayed job', capped=True)}"
+        if not _sure(f"Remove {what} from {queue}?", yes):
+            return _complain("nothing was removed")
+        removed = 0
+        with _progress("draining", counts.waiting + include_delayed * counts.delayed) as advance:
+            while True:
+                answer = emptied.drain(include_delayed=include_delayed, limit=PAGE)
+                removed += _removed(answer.job_ids, as_json)
+                advance(len(answer.job_ids))
+                # A child that a removed parent let go of may wait now.
+                if len(answer.job_ids) < PAGE and not answer.dependants:
+                    break
+    if not as_json:
+        _print(f"{_many(removed, 'job')} removed from {queue}")
+    return DONE
+
+
+@app.command()
+def clean(
+    context: typer.Context,
+    queue: QueueName,
+    state: Annotated[list[State], typer.Option("--state", "-s", help="Jobs that ended so; repeat for more.")],
+    older_than: Annotated[
+        float, typer.Option(metavar="DURATION", parser=_seconds, help="That ended at least this long ago.")
+    ],
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most this many, the oldest first. (default: all)")
+    ] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> int:
+    """Remove jobs that have ended, by state and age.
+
+    With --json each removed job's id is one line.
+    """
+    check_terminal(state)
+    with _backend(_settings(context)) as backend:
+        cleaned = Queue(queue, backend)
+        which = f"{' and '.join(dict.fromkeys(state))} jobs of {queue}"
+        if not _sure(f"Remove the {which} that ended at least {_age(_ms(older_than))} ago?", yes):
+            return _complain("nothing was removed")
+        removed = 0
+        with _progress("cleaning", limit) as advance:
+            while limit is None or removed < limit:
+                step = PAGE if limit is None else min(PAGE, limit - removed)
+                ids = cleaned.clean(state, older_than, step)
+                removed += _removed(ids, as_json)
+                advance(len(ids))
+                if len(ids) < step:
+                    break
+    if not as_json:
+        _print(f"{_many(removed, 'job')} removed from {queue}")
+    return DONE
+
+
+@app.command()
+def obliterate(
+    context: typer.Context,
+    queue: QueueName,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also while jobs run; what their workers still record is lost.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> int:
+    """Remove a queue whole: its jobs, keys, pause and schedules.
+
+    Exits 1 when there is no such queue, and, without --force, while jobs run.
+    """
+    with _backend(_settings(context)) as backend:
+        dropped = Queue(queue, backend)
+        held = _many(sum(asdict(dropped.info().counts).values()), "job", capped=True)
+        if not _sure(f"Remove the queue {queue} with {held} and its schedules?", yes):
+            return _complain("nothing was removed")
+        with _progress("removing"):
+            answer = dropped.drop(force=force)
+    if as_json:
+        _print_json({"queue": queue, "dropped": answer.dropped, "active": answer.active})
+    elif answer.dropped:
+        _print(f"{queue} is gone")
+    elif answer.active:
+        _complain(
+            f"{queue} stays: {_many(answer.active, 'active job')} in the way (--force removes them too)"
+        )
+    else:
+        _complain(f"there is no queue {queue}")
+    return DONE if answer.dropped else NOT_DONE
+
+
+# Schedules
+
+
+@schedules_app.command("list")
+def list_schedules(context: typer.Context, queue: QueueName, as_json: AsJson = False) -> int:
+    """List a queue's schedules. The arguments are in --json only.
+
+    `next` is empty until a promotion has planned the schedule.
+    """
+    table = _table("id", "task", "when", "catch up", "next", "last")
+    after: str | None = None
+    with _backend(_settings(context)) as backend:
+        while page := Queue(queue, backend).schedules(after, PAGE):
+            for stored in page:
+                made = stored.schedule
+                if as_json:
+                    slots = {"next_slot": _instant(stored.next_slot), "last_slot": _instant(stored.last_slot)}
+                    _print_json(_schedule(made) | {"paused": stored.paused} | slots)
+                    continue
+                coming = "paused" if stored.paused else _instant(stored.next_slot) or ""
+                table.add_row(
+                    *(_clean(text) for text in (made.id, made.task, _when(made), made.catch_up)),
+                    coming,
+                    _instant(stored.last_slot) or "",
+                )
+            after = page[-1].schedule.id
+    if not as_json:
+        _out().print(table)
+    return DONE
+
+
+@schedules_app.command("put")
+def put_schedule(
+    context: typer.Context,
+    queue: QueueName,
+    schedule_id: ScheduleId,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task's name.")],
+    args: Arguments = None,
+    kw: Keywords = None,
+    every: Annotated[
+        float | None, typer.Option(metavar="DURATION", parser=_seconds, help="A job each 60s, 5m, 24h.")
+    ] = None,
+    cron: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="Minute, hour, day, month, weekday: '0 8 * * 1-5'."),
+    ] = None,
+    timezone: Annotated[
+        str, typer.Option(metavar="NAME", help="What --cron is read in: Europe/Zurich.")
+    ] = "UTC",
+    catch_up: Annotated[
+        CatchUp, typer.Option("--catch-up", help="What to do about missed times: none, the latest, each.")
+    ] = CatchUp.SKIP,
+    priority: Priority = None,
+    ttl: TimeToLive = None,
+    meta: Meta = None,
+    tasks: Tasks = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write a schedule, new or in place of the one with this id.
+
+    Changing one fires nothing twice, and leaves it paused if it was. --every
+    counts from 1970 in UTC: --every 24h is midnight there.
+
+    With --tasks, a task defined there gives the jobs their settings, and its
+    signature is checked against the arguments.
+    """
+    settings = _settings(context, tasks=_joined(tasks))
+    _load_tasks(settings.task_modules)
+    positional, keywords = _call(args, kw)
+    with _backend(settings) as backend:
+        made = Queue(queue, backend, max_payload_bytes=settings.max_payload_bytes).schedule(
+            schedule_id,
+            task,
+            positional,
+            keywords,
+            every=every,
+            cron=cron,
+            timezone=timezone,
+            catch_up=catch_up,
+            priority=priority,
+            ttl=ttl,
+            meta=_pairs("--meta", meta),
+        )
+    following = _instant(schedules.next_slot(made, _now()))
+    if as_json:
+        _print_json(_schedule(made) | {"next_slot": following})
+    else:
+        _print(f"{schedule_id} makes a job of {task} in {queue} {_when(made)}; the next is due {following}")
+    return DONE
+
+
+@schedules_app.command("remove")
+def remove_schedule(context: typer.Context, queue: QueueName, schedule_id: ScheduleId) -> int:
+    """Remove a schedule; the jobs that it made stay.
+
+    Exits 1 when it is unknown.
+    """
+    with _backend(_settings(context)) as backend:
+        found = Queue(queue, backend).unschedule(schedule_id)
+    return _of_schedule(found, queue, schedule_id, "is removed")
+
+
+@schedules_app.command("pause")
+def pause_schedule(context: typer.Context, queue: QueueName, schedule_id: ScheduleId) -> int:
+    """Let a schedule make no jobs until it is resumed.
+
+    Exits 1 when it is unknown.
+    """
+    with _backend(_settings(context)) as backend:
+        found = Queue(queue, backend).pause_schedule(schedule_id)
+    return _of_schedule(found, queue, schedule_id, "is paused")
+
+
+@schedules_app.command("resume")
+def resume_schedule(context: typer.Context, queue: QueueName, schedule_id: ScheduleId) -> int:
+    """Let a paused schedule make jobs again; what the pause left out is not made up for.
+
+    Exits 1 when it is unknown.
+    """
+    with _backend(_settings(context)) as backend:
+        found = Queue(queue, backend).resume_schedule(schedule_id)
+    return _of_schedule(found, queue, schedule_id, "makes jobs")
 
 
 # The store
@@ -517,14 +1011,14 @@ def check(context: typer.Context, as_json: AsJson = False) -> int:
 
 def _settings(context: typer.Context, **explicit: object) -> Settings:
     """What was given on the command line, else the environment."""
-    return load_settings(
-        **context.obj, **{name: value for name, value in explicit.items() if value is not None}
-    )
+    given = context.obj | {name: value for name, value in explicit.items() if value is not None}
+    called = {name: OPTIONS.get(name) or f"--{name.replace('_', '-')}" for name in given}
+    return load_settings(called=called, **given)
 
 
 @contextlib.contextmanager
 def _backend(settings: Settings) -> Iterator[Backend]:
-    handler = logging.StreamHandler()
+    handler = _Stderr()
     handler.setFormatter(_LogLine("%(levelname)s %(message)s"))
     logging.basicConfig(level=settings.log_level, handlers=[handler])
     backend = open_backend(settings.backend_url)
@@ -534,11 +1028,44 @@ def _backend(settings: Settings) -> Iterator[Backend]:
         backend.close()
 
 
-def _load_tasks(settings: Settings) -> None:
+def _load_tasks(modules: Sequence[str]) -> None:
     # An installed command does not look into the directory it is called from; the user's modules are there.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
-    registry.load(settings.task_modules)
+    registry.load(modules)
+
+
+def _load_tasks_to_run(settings: Settings) -> None:
+    if not settings.task_modules:
+        raise ConfigurationError(
+            "there are no tasks to run: name your modules with --tasks or MAYFLYMQ_TASKS"
+        )
+    _load_tasks(settings.task_modules)
+
+
+def _load_listeners(settings: Settings) -> None:
+    """The listeners in modules of tasks (G5), for what runs no task: a broken module must not stop it."""
+    for module in settings.task_modules:
+        try:
+            _load_tasks([module])
+        except (Exception, SystemExit) as error:
+            _complain(f"{module}: its listeners hear nothing: {type(error).__name__}: {error}")
+
+
+def _retention(settings: Settings) -> maintenance.Retention:
+    return maintenance.Retention(
+        completed_ms=duration_ms("retention_completed", settings.retention_completed),
+        failed_ms=duration_ms("retention_failed", settings.retention_failed),
+    )
+
+
+def _sure(question: str, yes: bool) -> bool:
+    """Whether to go on with what cannot be undone."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigurationError("nothing was removed: nobody can be asked here, so it needs --yes")
+    return typer.confirm(_clean(question), err=True)
 
 
 def _joined(values: list[str] | None) -> str | None:
@@ -552,6 +1079,14 @@ def _from_json(text: str, what: str) -> Any:
         raise typer.BadParameter(
             f"{what} is not JSON: {text[:80]} (text needs quotes of its own: '\"text\"')"
         ) from None
+
+
+def _call(args: list[str] | None, kw: list[str] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a job, from the JSON of each."""
+    return (
+        tuple(_from_json(text, f"argument {number}") for number, text in enumerate(args or (), 1)),
+        {name: _from_json(text, f"--kw {name}") for name, text in _pairs("--kw", kw).items()},
+    )
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
@@ -573,6 +1108,11 @@ def _time(text: str) -> datetime:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def _now() -> int:
+    """This machine's time, for what is only shown; what decides is the store's (F4)."""
+    return round(time.time() * 1000)
 
 
 def _remaining_ms(time_limit: float | None) -> Callable[[], int] | None:
@@ -598,6 +1138,17 @@ def _clean(text: object, *, lines: bool = False) -> str:
         else c.encode("unicode_escape", "surrogatepass").decode()
         for c in str(text)
     )
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at that moment: above a live display, while there is one."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]  # read-only on purpose
+        return sys.stderr
 
 
 class _LogLine(logging.Formatter):
@@ -631,6 +1182,127 @@ def _table(*columns: str, numbers_from: int | None = None) -> Table:
         right = numbers_from is not None and index >= numbers_from
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     return table
+
+
+def _queue_table(infos: Sequence[QueueInfo]) -> Table:
+    states = ("waiting", "delayed", "blocked", "active", "completed", "cancelled")
+    table = _table("queue", *states, "DLQ", "oldest wait", numbers_from=1)
+    for info in infos:
+        counts = asdict(info.counts)
+        table.add_row(
+            _clean(info.name) + (" (paused)" if info.paused else ""),
+            *(f"{counts[state]:,}" for state in states),
+            f"{info.dead_letters:,}",
+            _age(info.oldest_waiting_age_ms),
+        )
+    return table
+
+
+Show = Callable[[Sequence[QueueInfo], Counter[str]], None]
+
+
+@contextlib.contextmanager
+def _watching(as_json: bool) -> Iterator[Show]:
+    """Shows how queues stand: live on a terminal, a line for each change where stdout is none."""
+    if as_json:
+        yield lambda infos, counts: None
+        return
+    last: dict[str, str] = {}
+
+    def print_changes(infos: Sequence[QueueInfo], counts: Counter[str]) -> None:
+        for info in infos:
+            stand = ", ".join(f"{state} {n:,}" for state, n in asdict(info.counts).items() if n) or "empty"
+            line = f"{info.name}{' (paused)' if info.paused else ''}: {stand}"
+            if last.get(info.name) != line:
+                last[info.name] = line
+                _print(line)
+
+    if not sys.stdout.isatty():
+        yield print_changes
+        return
+    # What handlers print and what is logged goes above the counts, unless stderr goes elsewhere.
+    with Live(console=_out(), auto_refresh=False, redirect_stderr=sys.stderr.isatty()) as live:
+
+        def update(infos: Sequence[QueueInfo], counts: Counter[str]) -> None:
+            seen = ", ".join(f"{name}: {n:,}" for name, n in counts.items() if n)
+            live.update(Group(_queue_table(infos), Text(seen or "Ctrl-C ends this")), refresh=True)
+
+        yield update
+
+
+def _idle(infos: Sequence[QueueInfo]) -> bool:
+    """Whether nothing is left that would run without anybody's doing."""
+    return not any(
+        info.counts.active
+        or (not info.paused and info.counts.waiting + info.counts.delayed + info.counts.blocked)
+        for info in infos
+    )
+
+
+def _left(code: int, abandoned: int) -> int:
+    """The exit code, or the exit itself: handlers that nobody could stop still run in threads, and the exit
+    may not wait for what they hold."""
+    if abandoned:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _retried(job_id: str, answer: Retried) -> str:
+    return (
+        f"{job_id} "
+        + {
+            RetryStatus.RETRIED: f"is {answer.state} again",
+            RetryStatus.NOT_DEAD: f"is {answer.state}, neither failed nor expired: nothing changed",
+            RetryStatus.KEY_TAKEN: f"stays {answer.state}: {answer.holder} holds its deduplication key now",
+            RetryStatus.UNKNOWN: "is unknown: nothing changed",
+        }[answer.status]
+    )
+
+
+def _removed(ids: Collection[str], as_json: bool) -> int:
+    if as_json:
+        for job_id in ids:
+            _print_json({"id": job_id, "removed": True})
+    return len(ids)
+
+
+def _many(n: int, what: str, *, capped: bool = False) -> str:
+    return f"{n:,}{' or more' if capped and n >= COUNT_CAP else ''} {what}{'' if n == 1 else 's'}"
+
+
+def _of_schedule(found: bool, queue: str, schedule_id: str, done: str) -> int:
+    if not found:
+        return _complain(f"no schedule {schedule_id} in {queue}")
+    _print(f"{schedule_id} of {queue} {done}")
+    return DONE
+
+
+def _when(made: Schedule) -> str:
+    if made.every_ms is not None:
+        return f"every {made.every_ms // 1000} s"
+    return f"at {made.cron} ({made.timezone})"
+
+
+def _schedule(made: Schedule) -> dict[str, Any]:
+    args, kwargs, meta = codec.decode_payload(made.payload)
+    return {
+        "id": made.id,
+        "queue": made.queue,
+        "task": made.task,
+        "args": args,
+        "kwargs": kwargs,
+        "meta": meta,
+        "every_ms": made.every_ms,
+        "cron": made.cron,
+        "timezone": made.timezone,
+        "catch_up": made.catch_up,
+        "priority": made.priority,
+        "ttl_ms": made.ttl_ms,
+        "timeout_ms": made.timeout_ms,
+        "max_retries": made.max_retries,
+    }
 
 
 def _report(counts: dict[str, Any], as_json: bool) -> None:
@@ -683,15 +1355,20 @@ def _details(job: Job) -> dict[str, Any]:
     }
 
 
+def _brief(error: JobError | None) -> str:
+    return "" if error is None else _clean(f"{error.type}: {error.message}")[:100]
+
+
 def _error(error: JobError | None) -> dict[str, str] | None:
     return None if error is None else asdict(error)
 
 
 @contextlib.contextmanager
-def _progress(label: str, total: int | None = None, *names: str) -> Iterator[None]:
-    """A bar on stderr during the block, moved on by the events `names`; nothing where that is no terminal."""
+def _progress(label: str, total: int | None = None, *names: str) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr during the block, moved on by the events `names` and by calling what it yields; nothing
+    where that is no terminal."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda n: None
         return
     bar = Progress(
         TextColumn("{task.description}"),
@@ -706,7 +1383,7 @@ def _progress(label: str, total: int | None = None, *names: str) -> Iterator[Non
     stop = events.listen(lambda event: bar.advance(task), *names) if names else lambda: None
     try:
         with bar:
-            yield
+            yield lambda n: bar.advance(task, n)
     finally:
         stop()
 
@@ -738,6 +1415,33 @@ def _jobs(queue: Queue, state: State, limit: int) -> Iterator[Job]:
         page = queue.jobs(state, cursor, min(limit, PAGE))
         yield from page.jobs
         limit -= len(page.jobs)
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def _dead_letters(queue: Queue, cursor: str | None, limit: int) -> JobPage:
+    """A page of the dead-letter queue: failed, then expired. The cursor says in which it goes on."""
+    name, _, rest = (cursor or f"{State.FAILED}:").partition(":")
+    if name not in DEAD_LETTER:
+        raise typer.BadParameter(f"{cursor!r} is not a cursor: pass back the one that came with a list")
+    page = queue.jobs(State(name), rest or None, limit)
+    if page.cursor is not None:
+        return JobPage(page.jobs, f"{name}:{page.cursor}")
+    if name == State.EXPIRED:
+        return page
+    following = f"{State.EXPIRED}:"
+    if len(page.jobs) < limit:
+        more = _dead_letters(queue, following, limit - len(page.jobs))
+        return JobPage([*page.jobs, *more.jobs], more.cursor)
+    return JobPage(page.jobs, following if queue.jobs(State.EXPIRED, None, 1).jobs else None)
+
+
+def _dead_ids(queue: Queue) -> Iterator[str]:
+    cursor = None
+    while True:
+        page = _dead_letters(queue, cursor, PAGE)
+        yield from (job.id for job in page.jobs)
         cursor = page.cursor
         if cursor is None:
             return

@@ -3,6 +3,7 @@ pydantic."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
@@ -14,6 +15,7 @@ from .model import MAX_BATCH, check_queue
 
 PREFIX = "MAYFLYMQ_"
 DAY = 86_400.0
+MAX_RETENTION = 36_500 * DAY
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
@@ -23,6 +25,8 @@ class Settings(BaseSettings):
     """The settings, each from the variable MAYFLYMQ_<NAME>. Durations are in seconds.
 
     `queues` and `tasks` are comma-separated; a queue may carry a weight, as in "emails:3,default:1".
+    `retention_completed` is for how long completed and cancelled jobs stay, `retention_failed` failed and
+    expired ones, before a sweep removes them; 0 keeps them for ever.
     """
 
     model_config = SettingsConfigDict(
@@ -43,6 +47,8 @@ class Settings(BaseSettings):
     max_result_bytes: int = Field(default=MAX_RESULT_BYTES, ge=1)
     sweep_limit: Batch = 100
     promote_limit: Batch = MAX_BATCH
+    retention_completed: float = Field(default=DAY, ge=0, le=MAX_RETENTION, allow_inf_nan=False)
+    retention_failed: float = Field(default=14 * DAY, ge=0, le=MAX_RETENTION, allow_inf_nan=False)
     log_level: str = "INFO"
     allow_local_backend: bool = False
 
@@ -82,22 +88,27 @@ def _weights(text: str) -> dict[str, int]:
     return weights
 
 
-def load_settings(**explicit: Any) -> Settings:
+def load_settings(*, called: Mapping[str, str] | None = None, **explicit: Any) -> Settings:
     """The settings: what is given here (None counts as not given), else the environment, else the defaults.
 
-    Raises ConfigurationError that names each wrong variable; it never shows the backend's URL, which may hold
-    a password.
+    Raises ConfigurationError that names each wrong variable, or what is wrong of what is given here: by its
+    own name, or as `called` has it. It never shows the backend's URL, which may hold a password.
     """
+    given = {name: value for name, value in explicit.items() if value is not None}
+    names = {name: name for name in given} | dict(called or {})
     try:
-        return Settings(**{name: value for name, value in explicit.items() if value is not None})
+        return Settings(**given)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         wrong = [
-            f"{_variable(fault['loc'])}: {fault['msg'].removeprefix('Value error, ')}" for fault in faults
+            f"{_source(fault['loc'], given, names)}: {fault['msg'].removeprefix('Value error, ')}"
+            for fault in faults
         ]
         # Not chained: pydantic's own error says the same at length, and must never show a value.
         raise ConfigurationError("; ".join(wrong)) from None
 
 
-def _variable(place: tuple[int | str, ...]) -> str:
-    return PREFIX + "_".join(map(str, place)).upper()
+def _source(place: tuple[int | str, ...], given: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Where the wrong value came from, by the name that whoever gave it knows."""
+    setting = str(place[0])
+    return names[setting] if setting in given else PREFIX + setting.upper()

@@ -242,11 +242,11 @@ class Registry:
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise ConfigurationError(
-                    f"the module {module!r} (MAYFLYMQ_TASKS) cannot be imported: {reason}"
+                    f"the module {module!r} (MAYFLYMQ_TASKS, --tasks) cannot be imported: {reason}"
                 ) from error
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tasks
+        return isinstance(name, str) and name in self._tasks
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._tasks))

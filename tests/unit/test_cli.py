@@ -10,76 +10,19 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mayflymq import Backend, State, cli, open_backend
+from mayflymq import Backend, State, cli
 from mayflymq.backends import base
 from mayflymq.errors import BackendError
-from mayflymq.model import Capabilities, ClaimRequest, Finding, Severity
+from mayflymq.model import Capabilities, Finding, Severity
 
-from . import cli_tasks
+from . import cli_bench
+from .cli_bench import TASKS, Command, claim, is_one_line, start
 
-# Known from the start, so that no test depends on another one having loaded them.
-TASKS = cli_tasks.__name__
-
-
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def json_lines(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """One store a test: the commands of a test find each other's jobs there, and nobody else's."""
-    return f"memory://{tmp_path}" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
-
-
-@pytest.fixture
-def backend(url: str) -> Backend:
-    return open_backend(url)
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command with exactly these arguments."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*args: str) -> Answer:
-        with pytest.raises(SystemExit) as exit:
-            cli.main(args)
-        code = exit.value.code
-        assert isinstance(code, int)
-        return Answer(code, *capsys.readouterr())
-
-    return call
-
-
-@pytest.fixture
-def mayflymq(call: Command, url: str) -> Command:
-    """The command on the test's store."""
-    return lambda *args: call("--backend", url, *args)
-
-
-def is_one_line(answer: Answer) -> bool:
-    return answer.out == "" and answer.err.startswith("mayflymq: ") and answer.err.count("\n") == 1
+url, backend, call, mayflymq = cli_bench.url, cli_bench.backend, cli_bench.call, cli_bench.mayflymq
 
 
 # From enqueue to result
@@ -138,6 +81,21 @@ def test_enqueue_hands_on_every_option(mayflymq: Command, backend: Backend) -> N
     assert (b.run_at, b.state) == (4_102_444_800_000, State.DELAYED)
 
 
+def test_a_duration_has_a_unit_or_is_in_seconds(mayflymq: Command, backend: Backend) -> None:
+    for text, ms in (
+        ("90", 90_000),
+        ("90s", 90_000),
+        ("5m", 300_000),
+        ("24h", 86_400_000),
+        ("14d", 1_209_600_000),
+        ("0.5h", 1_800_000),
+    ):
+        mayflymq("enqueue", "q", "t", "--id", text, "--ttl", text)
+        [job] = backend.get("q", [text])
+        assert job is not None
+        assert job.ttl_ms == ms
+
+
 def test_enqueue_takes_the_settings_and_the_signature_of_a_task_it_knows(
     mayflymq: Command, backend: Backend
 ) -> None:
@@ -177,10 +135,6 @@ def test_run_without_tasks_claims_nothing(mayflymq: Command, backend: Backend) -
 
 
 # Recovery
-
-
-def claim(backend: Backend, queue: str, *, stale_after_ms: int = 60_000) -> None:
-    assert backend.claim(ClaimRequest(queue, 1, "token", "a worker", stale_after_ms))
 
 
 def test_sweep_recovers_and_reports(mayflymq: Command, backend: Backend) -> None:
@@ -330,8 +284,8 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
         (["enqueue", "q", "t", "NaN"], "nan, which JSON cannot hold"),
         (["enqueue", "q", "t", "--kw", "name"], "name=value"),
         (["enqueue", "q", "t", "--kw", "a=1", "--kw", "a=2"], "once"),
-        (["enqueue", "q", "t", "--delay", "nan"], "number of seconds"),
-        (["enqueue", "q", "t", "--ttl", "soon"], "number of seconds"),
+        (["enqueue", "q", "t", "--delay", "nan"], "no duration"),
+        (["enqueue", "q", "t", "--ttl", "soon"], "no duration"),
         (["enqueue", "q", "t", "--ttl", "0"], "ttl"),
         (["enqueue", "q", "t", "--run-at", "2030-01-01T00:00"], "time zone"),
         (["enqueue", "q", "t", "--run-at", "tomorrow"], "ISO 8601"),
@@ -339,7 +293,31 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
         (["enqueue", "q", "t", "--id", ""], "job id"),
         (["enqueue", "q.dlq", "t"], "cannot name a queue"),
         (["run", "--tasks", "no.such.module"], "no.such.module"),
-        (["run", "--tasks", TASKS, "--queue", "a:0"], "MAYFLYMQ_QUEUES"),
+        (["run", "--tasks", TASKS, "--queue", "a:0"], "--queue: gives"),
+        (["sweep", "--limit", "1001"], "--limit: "),
+        (["run", "--tasks", TASKS, "--stalled-threshold", "0"], "--stalled-threshold: "),
+        (["enqueue", "q", "t", "--delay", "5w"], "no duration"),
+        (["enqueue", "q", "t", "--delay", "s"], "no duration"),
+        (["enqueue", "q", "t", "--delay=-5m"], "no duration"),
+        (["enqueue", "q", "t", "--delay", "infd"], "no duration"),
+        (["jobs", "retry", "q"], "Missing argument"),
+        (["dlq", "list", "q", "--cursor", "waiting:5"], "is not a cursor"),
+        (["dlq", "list", "q", "--cursor", "failed:x"], "is not a cursor"),
+        (["dlq", "replay", "q"], "--all"),
+        (["dlq", "replay", "q", "a", "--all"], "--all"),
+        (["drain", "q"], "--yes"),
+        (["obliterate", "q", "--force"], "--yes"),
+        (["clean", "q", "--state", "failed", "--older-than", "5m"], "--yes"),
+        (["clean", "q", "--state", "waiting", "--older-than", "5m", "--yes"], "not waiting"),
+        (["clean", "q", "--state", "failed", "--yes"], "--older-than"),
+        (["schedules", "put", "q", "s", "t"], "one of the two"),
+        (["schedules", "put", "q", "s", "t", "--every", "1d", "--cron", "* * * * *"], "one of the two"),
+        (["schedules", "put", "q", "s", "t", "--every", "1.5s"], "whole number of seconds"),
+        (["schedules", "put", "q", "s", "t", "--cron", "at noon"], "no cron expression"),
+        (["schedules", "put", "q", "s", "t", "--cron", "0 0 30 2 *"], "no cron expression"),
+        (["schedules", "put", "q", "s", "t", "--cron", "* * * * *", "--timezone", "Mars"], "time zone"),
+        (["dev"], "MAYFLYMQ_TASKS"),
+        (["dev", "--tasks", TASKS, "--interval", "0s"], "--interval"),
         (["run", "--backend", "memory://x"], "before the command"),
     ],
 )
@@ -414,21 +392,6 @@ def test_a_wrong_variable_is_named(call: Command, monkeypatch: pytest.MonkeyPatc
 
 
 # As a process
-
-
-def start(directory: Path, *args: str, stderr: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("mayflymq")), *args]
-    env = os.environ | {"TERM": "xterm", "MAYFLYMQ_MARGIN": "0.1"}
-    return subprocess.run(
-        command,
-        cwd=directory,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.promise("S1", backends=("sqlite",))

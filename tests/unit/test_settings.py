@@ -20,6 +20,7 @@ def test_the_defaults() -> None:
     assert settings.max_payload_bytes == codec.MAX_PAYLOAD_BYTES
     assert settings.max_result_bytes == codec.MAX_RESULT_BYTES
     assert (settings.sweep_limit, settings.promote_limit) == (100, 1000)
+    assert (settings.retention_completed, settings.retention_failed) == (24 * 3600, 14 * 24 * 3600)
     assert (settings.log_level, settings.allow_local_backend) == ("INFO", False)
 
 
@@ -80,6 +81,9 @@ def test_queues_with_weights_and_task_modules() -> None:
         ("promote_limit", "0", "greater than or equal to 1"),
         ("max_payload_bytes", "1.5", "integer"),
         ("enable_stalled_check", "perhaps", "boolean"),
+        ("retention_completed", "-1", "greater than or equal to 0"),
+        ("retention_failed", "inf", "finite|less than"),
+        ("retention_failed", "14d", "number"),
     ],
 )
 def test_a_wrong_setting_names_its_variable(
@@ -90,13 +94,22 @@ def test_a_wrong_setting_names_its_variable(
         load_settings()
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_that_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAYFLYMQ_CONCURRENCY", "0")
+    monkeypatch.setenv("MAYFLYMQ_LOG_LEVEL", "loud")
     with pytest.raises(ConfigurationError, match=r"MAYFLYMQ_CONCURRENCY: .*; MAYFLYMQ_LOG_LEVEL: must be"):
-        load_settings(concurrency=0, log_level="loud")
+        load_settings()
+
+
+def test_what_was_given_is_named_as_whoever_gave_it_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAYFLYMQ_LIMIT", "0")
+    monkeypatch.setenv("MAYFLYMQ_CONCURRENCY", "4")  # right, and not what was used
+    with pytest.raises(ConfigurationError, match=r"^--queue: .*; concurrency: .*; MAYFLYMQ_LIMIT: [^;]*$"):
+        load_settings(called={"queues": "--queue"}, queues="a:0", concurrency=0)
 
 
 def test_a_setting_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="MAYFLYMQ_CONCURENCY"):
+    with pytest.raises(ConfigurationError, match=r"^concurency: "):
         load_settings(concurency=2)
 
 

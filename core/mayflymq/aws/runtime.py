@@ -19,6 +19,7 @@ from aws_lambda_powertools.logging import Logger
 
 from .. import maintenance, worker
 from ..backends.base import Backend
+from ..model import duration_ms
 from ..queue import connect
 from ..settings import Settings, load_settings
 from ..tasks import registry
@@ -52,6 +53,22 @@ def load_tasks() -> None:
 
 
 @cache
+def load_listeners() -> None:
+    """Imports the modules of MAYFLYMQ_TASKS for the listeners that they add (G5), in functions that run no
+    task.
+
+    One that cannot be imported is logged and left out: it must not stop recovery.
+    """
+    for module in settings().task_modules:
+        try:
+            registry.load([module])
+        except (Exception, SystemExit):
+            logger().exception(
+                "a module of tasks cannot be imported, so its listeners hear nothing", extra={"tasks": module}
+            )
+
+
+@cache
 def api() -> Api:
     """The HTTP face. Only the enqueue function pays for importing Powertools' event handler."""
     from .http import Api
@@ -69,13 +86,15 @@ def logger() -> Logger:
 def initialise(*, tasks: bool = False, http: bool = False) -> None:
     """Does before the first invocation what needs no connection.
 
-    The sweep and the promoter load no tasks: a task module that cannot be imported must not stop recovery.
-    Raises ConfigurationError.
+    With `tasks` a task module that cannot be imported is an error; the sweep and the promoter go on without
+    it. Raises ConfigurationError.
     """
     logger()
     backend()
     if tasks:
         load_tasks()
+    else:
+        load_listeners()
     if http:
         api()
 
@@ -120,13 +139,19 @@ def claim_and_run_handler(event: Any, context: Any) -> dict[str, Any]:
 
 
 def stalled_sweep_handler(event: Any, context: Any) -> dict[str, Any]:
-    """Recovers stale jobs of every queue (C5, C6) and returns the SweepReport."""
+    """Recovers stale jobs of every queue (C5, C6), removes those past their retention (A6), and returns the
+    SweepReport."""
     _begin(context)
+    load_listeners()
     chosen = settings()
     report = maintenance.sweep(
         backend(),
         limit=chosen.sweep_limit,
         max_stalls=chosen.max_stalls,
+        retention=maintenance.Retention(
+            completed_ms=duration_ms("retention_completed", chosen.retention_completed),
+            failed_ms=duration_ms("retention_failed", chosen.retention_failed),
+        ),
         remaining_ms=_remaining(context),
         margin_ms=round(chosen.margin * 1000),
     )
@@ -134,8 +159,10 @@ def stalled_sweep_handler(event: Any, context: Any) -> dict[str, Any]:
 
 
 def delayed_promoter_handler(event: Any, context: Any) -> dict[str, Any]:
-    """Promotes due jobs of every queue (P1) and returns the PromoteReport."""
+    """Promotes due jobs of every queue (P1), makes the jobs of due schedules (G6), and returns the
+    PromoteReport."""
     _begin(context)
+    load_listeners()
     chosen = settings()
     report = maintenance.promote(
         backend(),
