@@ -22,6 +22,9 @@ CUT = "... (cut)"
 SPLIT_CHARACTER = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
+_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
 def encode(what: str, value: object, max_bytes: int) -> bytes:
     """Returns `value` as JSON bytes.
 
@@ -34,7 +37,7 @@ def encode(what: str, value: object, max_bytes: int) -> bytes:
 
 def _dump(what: str, value: object, max_bytes: int) -> bytes:
     try:
-        data = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+        data = _JSON.encode(value).encode("ascii")
     except ValueError as error:  # an int of more digits than Python turns into text
         raise InvalidJob(f"{what} cannot be written as JSON: {error}") from error
     if len(data) > max_bytes:

@@ -8,6 +8,7 @@ ever sees one.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -69,16 +70,18 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} that cannot be shown"
 
 
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_QUEUE = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
 def check_text(what: str, value: object, max_length: int = 255) -> str:
     """Returns `value` when it is text that every store can hold as a key; raises InvalidJob naming `what`."""
     if not isinstance(value, str):
         raise InvalidJob(f"{what} must be text, not {type(value).__name__}")
     if not 1 <= len(value) <= max_length:
         raise InvalidJob(f"{what} must have 1 to {max_length} characters, this has {len(value)}")
-    for character in value:
-        code = ord(character)
-        if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code <= 0xDFFF:
-            raise InvalidJob(f"{what} must not hold control characters or lone surrogates: {shown(value)}")
+    if not (value.isascii() and value.isprintable()) and _UNFIT.search(value):
+        raise InvalidJob(f"{what} must not hold control characters or lone surrogates: {shown(value)}")
     return value
 
 
@@ -87,8 +90,7 @@ def check_queue(name: object) -> str:
     `.dlq`."""
     if not isinstance(name, str):
         raise InvalidJob(f"a queue's name must be text, not {type(name).__name__}")
-    plain = name.isascii() and all(c.isalnum() or c in "_.-" for c in name)
-    if not plain or not 1 <= len(name) <= 128 or not name[0].isalnum() or name.endswith(".dlq"):
+    if not _QUEUE.fullmatch(name) or name.endswith(".dlq"):
         raise InvalidJob(
             f"{shown(name)} cannot name a queue: use 1 to 128 letters, digits and '_.-', starting with "
             "a letter or digit and not ending in '.dlq'"
