@@ -30,7 +30,7 @@ soak: .venv/package.stamp ## play a BACKEND against the model of the contract fo
 servers: ## install the servers that the tests start (Debian and Ubuntu; elsewhere install redis by hand)
 	@command -v redis-server >/dev/null || command -v valkey-server >/dev/null || { $(APT_GET) update && $(APT_GET) install redis-server; }
 
-up: .venv/package.stamp .venv-sam/deps.stamp ## start local servers: containers where Docker answers, else native programs
+up: .venv/package.stamp ## start local servers: containers where Docker answers, else native programs
 	@$(BIN)/python -m localstack.servers up
 
 down: .venv/package.stamp ## stop them

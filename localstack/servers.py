@@ -1,18 +1,34 @@
 """Real servers for tests, benchmarks and the demonstration: native binaries on private loopback ports, with
-their data in a temporary directory, stopped by pid."""
+their data in a temporary directory, stopped by pid.
+
+`python -m localstack.servers up` starts them on their usual ports for work by hand, as containers where a
+Docker engine answers (compose.yaml), and `down` stops them and deletes their data.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
+import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 PATIENCE_S = 20
+
+HERE = Path(__file__).resolve().parent
+COMPOSE = ("docker", "compose", "-f", str(HERE / "compose.yaml"))
+STATE = HERE.parent / "build" / "servers.json"
+"""What `up` started natively, by name, for `down`."""
+REDIS_PORT = 6379
 
 
 class ServerError(RuntimeError):
@@ -29,9 +45,11 @@ def free_port() -> int:
 
 class RedisServer:
     """A Redis (or Valkey) server with append-only persistence; with `cluster`, one node that owns every
-    slot."""
+    slot. Without a port it listens on one that is free."""
 
-    def __init__(self, *, cluster: bool = False, config: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *, cluster: bool = False, config: dict[str, str] | None = None, port: int | None = None
+    ) -> None:
         binary = shutil.which("redis-server") or shutil.which("valkey-server")
         if binary is None:
             raise ServerError("redis-server is not installed: run `make servers` (or install redis-server)")
@@ -40,7 +58,7 @@ class RedisServer:
         self._config = config or {}
         self._folder = Path(tempfile.mkdtemp(prefix="mayflymq-redis-"))
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = free_port()
+        self.port = port or free_port()
 
     @property
     def url(self) -> str:
@@ -92,14 +110,22 @@ class RedisServer:
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stops the server as a crash would and starts it on the same data and port."""
-        self.kill()
+        """Stops the server and starts it on the same data and port. A killed one may have kept its last two
+        seconds to itself, unless appendfsync is always: it puts off writes while the disk is busy."""
+        self._end(signal.SIGTERM)
         self.start()
 
     def stop(self) -> None:
         """Stops the server and deletes its data."""
         self._end(signal.SIGTERM)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def leave(self) -> dict[str, str | int]:
+        """Lets go of the server, which goes on; returns what another process needs to find and to stop it."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.returncode = 0  # it is meant to outlive this object, so no warning that it does
+        return {"pid": process.pid, "port": self.port, "url": self.url, "folder": str(self._folder)}
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
@@ -116,3 +142,101 @@ class RedisServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+# `up` and `down`
+
+
+def has_docker() -> bool:
+    """Whether a Docker engine answers and compose is there; the commands alone start nothing."""
+    asked = (["docker", "info", "--format", "{{.ServerVersion}}"], ["docker", "compose", "version"])
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return all(
+            subprocess.run(ask, capture_output=True, timeout=PATIENCE_S).returncode == 0 for ask in asked
+        )
+    return False
+
+
+def up(state: Path = STATE, port: int = REDIS_PORT) -> None:
+    """Starts what is not running yet."""
+    known = _started(state)
+    if "redis" in known and _redis_pid(known["redis"]["port"]) == known["redis"]["pid"]:
+        print(f"redis      runs already: {known['redis']['url']}")
+    elif _listens(port):
+        raise ServerError(f"something listens on port {port} already; if it is Redis, just use it")
+    else:
+        server = RedisServer(port=port)
+        try:
+            server.start()
+        except ServerError:
+            server.stop()
+            raise
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.write_text(json.dumps({"redis": server.leave()}))
+        print(f"redis      {server.url}")
+    for name in ("postgres", "mongodb", "rabbitmq", "localstack"):
+        print(f"{name:<10} not started: it needs a Docker engine")
+
+
+def down(state: Path = STATE) -> None:
+    """Stops what `up` started, and nothing else that may listen there by now."""
+    for name, server in _started(state).items():
+        if _redis_pid(server["port"]) == server["pid"]:
+            os.kill(server["pid"], signal.SIGTERM)
+            give_up = time.monotonic() + PATIENCE_S
+            while _listens(server["port"]) and time.monotonic() < give_up:
+                time.sleep(0.02)
+            print(f"{name:<10} stopped")
+        else:
+            print(f"{name:<10} was not running any more")
+        shutil.rmtree(server["folder"], ignore_errors=True)
+    state.unlink(missing_ok=True)
+
+
+def _started(state: Path) -> dict[str, dict[str, Any]]:
+    if not state.exists():
+        return {}
+    started: dict[str, dict[str, Any]] = json.loads(state.read_text())
+    return started
+
+
+def _redis_pid(port: int) -> int | None:
+    """The process behind a port, as the server itself has it: a pid on file may be another's by now."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as line:
+        line.settimeout(1)
+        line.sendall(b"INFO server\r\n")
+        answer = b""
+        while not (found := re.search(rb"\bprocess_id:(\d+)\r\n", answer)):
+            if not (part := line.recv(4096)):
+                return None
+            answer += part
+        return int(found[1])
+    return None
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m localstack.servers", description="local servers")
+    parser.add_argument("do", choices=("up", "down"))
+    do = parser.parse_args(arguments).do
+    try:
+        if do == "down":
+            down()  # also where an engine answers by now and did not when they were started
+        if has_docker():
+            return subprocess.run([*COMPOSE, do, *(("-d", "--wait") if do == "up" else ())]).returncode
+        if do == "up":
+            up()
+    except ServerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
