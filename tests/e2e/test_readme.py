@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import mayflymq
+from tests.documents import ROOT, blocks, shell
 
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BIN = Path(sys.executable).parent
-
-
-def shell(commands: list[str], directory: Path, **env: str) -> str:
-    """What the commands print, run one after the other in one shell; fails when one of them does."""
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["sh", "-e", "-c", "\n".join(commands)],
-        cwd=directory,
-        env=os.environ | {"PATH": path} | env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def commands_with(word: str) -> list[str]:
     """The lines after `$` of the one block of commands that has the word."""
-    blocks = re.findall(r"```console\n(.+?)```", README, re.DOTALL)
-    [block] = [block for block in blocks if word in block]
-    return [line.removeprefix("$ ") for line in block.splitlines()]
+    [block] = [block for block in blocks(README) if block.language == "console" and word in block.text]
+    return block.commands
 
 
 @pytest.mark.promise("S1", backends=("sqlite",))
 def test_the_example_works_as_it_stands(tmp_path: Path) -> None:
-    blocks = re.findall(r"`(\w+\.py)`,[^`]+```python\n(.+?)```", README, re.DOTALL)
-    assert [name for name, _ in blocks] == ["tasks.py", "app.py"]
-    for name, code in blocks:
-        (tmp_path / name).write_text(code)
+    files = [block for block in blocks(README) if block.file]
+    assert [block.file for block in files] == ["tasks.py", "app.py"]
+    for block in files:
+        (tmp_path / str(block.file)).write_text(block.text)
     commands = commands_with("app.py")
     assert len(commands) == 4
     # The second job is due a moment later; `run` takes what is due.
