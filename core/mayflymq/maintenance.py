@@ -16,7 +16,7 @@ from datetime import timedelta
 from . import schedules
 from .backends.base import Backend
 from .errors import InvalidJob
-from .model import MAX_BATCH, EnqueueStatus, Recovery, State, StoredSchedule
+from .model import MAX_BATCH, EnqueueStatus, QueueInfo, Recovery, State, StoredSchedule
 from .queue import Queue
 
 log = logging.getLogger("mayflymq")
@@ -214,14 +214,16 @@ def _each_queue(
     remaining_ms: Callable[[], int] | None,
     margin_ms: int,
 ) -> _Done:
-    """Calls `once` for each queue while it answers that there may be more, and while there is time. Its set
-    is what it wants to remember about the queue."""
+    """Rings for each queue that has jobs waiting, so that schedules alone finish all work, and calls `once`
+    for it while that answers that there may be more, and while there is time. Its set is what it wants to
+    remember about the queue."""
     done = _Done()
 
     def in_time() -> bool:
         return remaining_ms is None or remaining_ms() > margin_ms
 
-    for name in [info.name for info in backend.queues()] if names is None else dict.fromkeys(names):
+    infos = {info.name: info for info in backend.queues()} if names is None else dict.fromkeys(names)
+    for name, info in infos.items():
         if not in_time():
             done.complete = False
             break
@@ -229,6 +231,7 @@ def _each_queue(
         seen: set[str] = set()
         try:
             queue = Queue(name, backend)
+            _ring_if_waiting(queue, info)
             while once(queue, seen):
                 if not in_time():
                     done.complete = False
@@ -238,3 +241,12 @@ def _each_queue(
             done.errors += 1
             done.complete = False
     return done
+
+
+def _ring_if_waiting(queue: Queue, info: QueueInfo | None) -> None:
+    """Makes up for rings that were lost."""
+    if not queue.has_doorbell:
+        return
+    info = info or queue.info()
+    if info.counts.waiting and not info.paused:
+        queue.ring()

@@ -575,6 +575,11 @@ class Queue:
 
     # The doorbell
 
+    @property
+    def has_doorbell(self) -> bool:
+        """Whether `ring` has anything to ring."""
+        return (self._doorbell or _doorbell) is not None
+
     def ring(self, delay_ms: int = 0) -> None:
         """Wakes a worker for this queue, where there is a doorbell. Every call that makes work does so
         itself; to be called by hand after the commit of a transaction of one's own that enqueued."""

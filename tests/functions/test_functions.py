@@ -290,7 +290,11 @@ def test_a_function_imports_what_it_needs_and_no_more(function: str) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'core'}", "MAYFLYMQ_BACKEND_URL": "memory://imports"},
+        env={
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'core'}",
+            "MAYFLYMQ_BACKEND_URL": "memory://imports",
+            "MAYFLYMQ_DOORBELL": "sqs:https://sqs.eu-central-1.amazonaws.com/123456789012/doorbell",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -298,8 +302,10 @@ def test_a_function_imports_what_it_needs_and_no_more(function: str) -> None:
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert ("aws_lambda_powertools.event_handler" in loaded) is (function == "enqueue")
+    assert ("mayflymq.aws.documents" in loaded) is (function == "enqueue")
     unwanted = {
         "boto3",
+        "mayflymq.aws.openapi",
         "botocore.session",
         "redis",
         "psycopg",
@@ -346,6 +352,6 @@ print(json.dumps(answers))
 
 
 def test_the_sample_events_are_all_used() -> None:
-    source = Path(__file__).read_text()
+    source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     for path in (ROOT / "events").glob("*.json"):
-        assert f'event("{path.stem}")' in source
+        assert f'"{path.stem}"' in source

@@ -1,13 +1,17 @@
-"""Requests to the HTTP face and what they answer, in this process, over the memory backend."""
+"""Requests to the HTTP face and what they answer, in this process.
+
+Each test runs with the events of every flavour of HTTP, over the memory backend, and of one over SQLite.
+"""
 
 import base64
 import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -18,11 +22,14 @@ from mayflymq import (
     NewJob,
     Queue,
     State,
-    UnknownTask,
     open_backend,
 )
-from mayflymq.aws.http import FIELDS, Api
+from mayflymq.aws import http
+from mayflymq.aws.documents import FIELDS, Intake
+from mayflymq.aws.http import Api, flavour_of
+from mayflymq.aws.openapi import description
 from mayflymq.backends.base import Backend
+from mayflymq.errors import Unsupported
 from mayflymq.model import Claim, ClaimRequest, Complete, Enqueued, Fail, JobError, Settle
 from mayflymq.tasks import Registry, Task
 
@@ -44,20 +51,72 @@ class Answer:
     """A response, read the way a client would."""
 
     def __init__(self, response: dict[str, Any]) -> None:
-        assert set(response) >= {"statusCode", "headers", "body", "isBase64Encoded"}
+        assert set(response) >= {"statusCode", "body", "isBase64Encoded"}
         assert response["isBase64Encoded"] is False
+        assert ("headers" in response) is not ("multiValueHeaders" in response)
+        many = response.get("multiValueHeaders", {})
+        assert all(len(values) == 1 for values in many.values())
         self.status: int = response["statusCode"]
-        self.headers: dict[str, str] = response["headers"]
+        self.headers: dict[str, str] = response.get("headers") or {name: one for name, [one] in many.items()}
         self.type = self.headers["Content-Type"]
         self.body: Any = json.loads(response["body"])
 
 
-class Client:
-    """Sends requests as events of an HTTP API, payload format 2.0."""
+def sample(name: str) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads((EVENTS / f"{name}.json").read_text())
+    return event
 
-    def __init__(self, backend: Backend, **options: Any) -> None:
+
+def http_v2(
+    name: str, method: str, path: str, stage: str, headers: dict[str, str], body: str | None
+) -> dict[str, Any]:
+    """As an HTTP API hands a request over: with its path decoded, and the stage in it; a function URL as it
+    came."""
+    event = sample(name)
+    stage = "$default" if name == "enqueue_function_url_get" else stage
+    path = path if name == "enqueue_function_url_get" else unquote(path)
+    path = path if stage == "$default" else f"/{stage}{path}"
+    event["rawPath"] = event["requestContext"]["http"]["path"] = path
+    event["requestContext"]["http"]["method"] = method
+    event["requestContext"]["stage"] = stage
+    event["headers"] |= headers
+    return event if body is None else event | {"body": body}
+
+
+def http_v1(
+    name: str, method: str, path: str, stage: str, headers: dict[str, str], body: str | None
+) -> dict[str, Any]:
+    """As a REST API or a load balancer hands a request over: with its path as it came, and what is not given
+    as null or empty."""
+    event = sample(name)
+    event |= {"httpMethod": method, "path": path, "body": ("" if "alb" in name else None)}
+    if "path" in event["requestContext"]:  # a REST API
+        at = "" if stage == "$default" else f"/{stage}"
+        event["requestContext"] |= {"httpMethod": method, "path": at + path, "stage": stage}
+    if "headers" in event:
+        event["headers"] |= headers
+    if "multiValueHeaders" in event:
+        event["multiValueHeaders"] |= {name: [value] for name, value in headers.items()}
+    return event if body is None else event | {"body": body}
+
+
+FLAVOURS = {
+    "http-api": (http_v2, "enqueue_http_v2_get"),
+    "rest-api": (http_v1, "enqueue_http_v1_get"),
+    "function-url": (http_v2, "enqueue_function_url_get"),
+    "alb": (http_v1, "enqueue_alb_get"),
+    "alb-multi-value": (http_v1, "enqueue_alb_multi_value_post"),
+}
+
+
+class Client:
+    """Sends requests as events of one flavour. A path is what a client writes, percent-encoded."""
+
+    def __init__(self, backend: Backend, flavour: str = "http-api", **options: Any) -> None:
         self.backend = backend
-        self.api = Api(backend, tasks=TASKS, **options)
+        self.flavour = flavour
+        self.intake = Intake(backend, tasks=TASKS, **options)
+        self.api = Api(self.intake)
 
     def __call__(
         self,
@@ -70,14 +129,14 @@ class Client:
         base64_encoded: bool = False,
         **headers: str,
     ) -> Answer:
-        event = json.loads((EVENTS / "enqueue_http_v2_get.json").read_text())
-        event["rawPath"] = event["requestContext"]["http"]["path"] = path
-        event["requestContext"]["http"]["method"] = method
-        event["requestContext"]["stage"] = stage
-        event["headers"] |= {name.replace("_", "-"): value for name, value in headers.items()}
-        if raw is not None or body is not None:
-            event["body"] = json.dumps(body) if raw is None else raw
+        text = json.dumps(body) if raw is None and body is not None else raw
+        make, name = FLAVOURS[self.flavour]
+        named = {name.replace("_", "-").title(): value for name, value in headers.items()}
+        if self.flavour in ("http-api", "function-url"):  # which write all names small
+            named = {name.lower(): value for name, value in named.items()}
+        event = make(name, method, path, stage, named, text)
         event["isBase64Encoded"] = base64_encoded
+        assert flavour_of(event) == self.flavour.removesuffix("-multi-value")
         return Answer(self.api.respond(event, None))
 
     def post(self, body: object = None, **more: Any) -> Answer:
@@ -92,8 +151,19 @@ class Client:
 
 
 @pytest.fixture
-def client() -> Client:
+def one() -> Client:
+    """For what no flavour has a part in."""
     return Client(open_backend(f"memory://{uuid.uuid4()}"))
+
+
+@pytest.fixture(params=[*FLAVOURS, "sqlite"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
+    if request.param != "sqlite":
+        yield Client(open_backend(f"memory://{uuid.uuid4()}"), request.param)
+        return
+    backend = open_backend(f"sqlite:///{tmp_path}/queue.db")
+    yield Client(backend)
+    backend.close()
 
 
 def assert_problem(answer: Answer, status: int, kind: str, fields: Sequence[str] | None = None) -> None:
@@ -202,6 +272,36 @@ def test_an_idempotency_key_becomes_the_id(client: Client, header: str, job_id: 
     assert client.post({**body, "id": job_id}, idempotency_key=header).status == 200
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"args": ["b"]},
+        {"kwargs": {"copies": 2}},
+        {"meta": {"a": "b"}},
+        {"priority": 3},
+        {"ttl": 60},
+        {"timeout": 60},
+        {"max_retries": 0},
+        {"on_parent_failure": "run"},
+        {"depends_on": ["parent"]},
+        {"dedup": {"key": "k"}},
+    ],
+)
+def test_an_idempotency_key_with_another_body(client: Client, other: dict[str, Any]) -> None:
+    client.post({"task": "send", "args": ["a"], "id": "parent"})
+    body = {"task": "send", "args": ["a"], "delay": 60}
+    assert client.post(body, idempotency_key="k").status == 202
+    assert_problem(
+        client.post({**body, **other}, idempotency_key="k"),
+        422,
+        "idempotency-key-reused",
+        ["Idempotency-Key"],
+    )
+    assert client.post(body, idempotency_key="k").status == 200  # the delay counts from each request
+    for full in ({**body, **other}, {**body, **other}):
+        assert client.post(full, idempotency_key="full").body["id"] == "full"
+
+
 def test_an_idempotency_key_stands_for_one_request(client: Client) -> None:
     assert client.post({"task": "send", "args": ["a"]}, idempotency_key="k").status == 202
     reused = client.post({"task": "send", "args": ["b"]}, idempotency_key="k")
@@ -302,14 +402,14 @@ def test_a_list_of_which_nothing_can_be_accepted_is_a_problem(client: Client) ->
         '{"task": "send", "args": [' + "9" * 5000 + "]}",
     ],
 )
-def test_a_malformed_body(client: Client, raw: str) -> None:
-    assert_problem(client.post(raw=raw), 400, "malformed-body")
-    assert client.ids() == []
+def test_a_malformed_body(one: Client, raw: str) -> None:
+    assert_problem(one.post(raw=raw), 400, "malformed-body")
+    assert one.ids() == []
 
 
 @pytest.mark.parametrize("raw", ["not base64!", "e30=!", base64.b64encode(b'{"task": "\xff"}').decode()])
-def test_a_malformed_base64_body(client: Client, raw: str) -> None:
-    assert_problem(client.post(raw=raw, base64_encoded=True), 400, "malformed-body")
+def test_a_malformed_base64_body(one: Client, raw: str) -> None:
+    assert_problem(one.post(raw=raw, base64_encoded=True), 400, "malformed-body")
 
 
 def test_a_post_without_a_body(client: Client) -> None:
@@ -368,15 +468,15 @@ def test_a_post_without_a_body(client: Client) -> None:
         ({"priority": True, "ttl": "x", "max_retries": 1.5}, ["priority", "ttl", "max_retries"]),
     ],
 )
-def test_a_job_that_cannot_be_meant(client: Client, fields: dict[str, Any], wrong: list[str]) -> None:
-    answer = client.post({"task": "send", "args": ["a"], **fields})
+def test_a_job_that_cannot_be_meant(one: Client, fields: dict[str, Any], wrong: list[str]) -> None:
+    answer = one.post({"task": "send", "args": ["a"], **fields})
     assert_problem(answer, 422, "invalid-job", wrong)
-    assert client.ids() == []
+    assert one.ids() == []
 
 
 @pytest.mark.parametrize("body", ["text", 7, True, None])
-def test_a_body_that_is_no_job(client: Client, body: object) -> None:
-    assert_problem(client.post(raw=json.dumps(body)), 422, "invalid-job", ["(body)"])
+def test_a_body_that_is_no_job(one: Client, body: object) -> None:
+    assert_problem(one.post(raw=json.dumps(body)), 422, "invalid-job", ["(body)"])
 
 
 def test_numbers_beyond_a_double_are_refused(client: Client) -> None:
@@ -401,7 +501,7 @@ def test_unknown_and_internal_tasks_are_refused_alike(client: Client) -> None:
 
 
 def test_a_payload_that_is_too_large(client: Client) -> None:
-    small = Client(client.backend, max_payload_bytes=100)
+    small = Client(client.backend, client.flavour, max_payload_bytes=100)
     assert_problem(small.post({"task": "send", "args": ["x" * 100]}), 413, "payload-too-large")
     assert small.ids() == []
     listed = small.post([{"task": "send", "args": ["x" * 100]}, {"task": "send", "args": ["x"]}])
@@ -409,7 +509,7 @@ def test_a_payload_that_is_too_large(client: Client) -> None:
 
 
 def test_a_queue_that_cannot_be(client: Client) -> None:
-    for path in ("/queues/a b/jobs", "/queues/emails.dlq/jobs"):
+    for path in ("/queues/a%20b/jobs", "/queues/emails.dlq/jobs"):
         assert_problem(client("POST", path, {"task": "send", "args": ["a"]}), 422, "invalid-job", ["queue"])
 
 
@@ -424,7 +524,10 @@ def test_a_path_that_is_not_served(client: Client, path: str) -> None:
     ("method", "path", "allowed"),
     [
         ("GET", "/queues/emails/jobs", "POST"),
+        ("POST", "/queues/emails/jobs/x", "DELETE, GET"),
         ("PUT", "/queues/emails/jobs/x", "DELETE, GET"),
+        ("PUT", "/queues/emails/jobs/x/retry", "DELETE, GET, POST"),
+        ("POST", "/openapi.json", "GET"),
         ("PATCH", "/queues/emails/jobs/x/y", "DELETE, GET"),
         ("DELETE", "/queues/emails", "GET"),
         ("OPTIONS", "/queues/emails", "GET"),
@@ -529,28 +632,60 @@ def test_an_unknown_job(client: Client, method: str, path: str) -> None:
 )
 def test_odd_ids_in_paths(client: Client, job_id: str, encoded: str) -> None:
     created = client.post({"task": "send", "args": ["a"], "id": job_id})
-    assert created.headers["Location"] == f"/queues/emails/jobs/{encoded}"
-    for path in (
-        created.headers["Location"],
-        f"/queues/emails/jobs/{job_id}",
-    ):  # as sent, and as HTTP APIs decode it
-        assert client("GET", path).body["id"] == job_id
-    assert client("DELETE", created.headers["Location"]).body == {"id": job_id, "status": "cancelled"}
+    path = created.headers["Location"]
+    assert path == f"/queues/emails/jobs/{encoded}"
+    assert client("GET", path).body["id"] == job_id
+    assert_problem(client("POST", f"{path}/retry"), 409, "job-not-dead")
+    if client.flavour == "http-api":  # as for a "?", at which HTTP APIs end a path once it is decoded
+        assert client("GET", quote(path)).body["id"] == job_id
+    elif "%25" not in encoded:  # as from an emulator that decodes
+        assert client("GET", unquote(path)).body["id"] == job_id
+    assert client("DELETE", path).body == {"id": job_id, "status": "cancelled"}
 
 
-def test_a_decoded_path_comes_before_an_encoded_one(client: Client) -> None:
+def test_of_two_readings_of_a_path_the_right_one_comes_first(client: Client) -> None:
     for job_id in ("a/b", "a%2Fb"):
         client.post({"task": "send", "args": ["a"], "id": job_id})
-    assert client("GET", "/queues/emails/jobs/a%2Fb").body["id"] == "a%2Fb"
-    assert client("GET", "/queues/emails/jobs/a/b").body["id"] == "a/b"
+    assert client("GET", "/queues/emails/jobs/a%252Fb").body["id"] == "a%2Fb"
+    assert client("GET", "/queues/emails/jobs/a%2Fb").body["id"] == "a/b"
 
 
 def test_a_stage_is_part_of_the_location(client: Client) -> None:
-    answer = client(
-        "POST", "/prod/queues/emails/jobs", {"task": "send", "args": ["a"], "id": "x"}, stage="prod"
-    )
-    assert answer.headers["Location"] == "/prod/queues/emails/jobs/x"
-    assert client("GET", answer.headers["Location"], stage="prod").status == 200
+    answer = client("POST", "/queues/emails/jobs", {"task": "send", "args": ["a"], "id": "x"}, stage="prod")
+    at = "/prod" if client.flavour in ("http-api", "rest-api") else ""
+    assert answer.headers["Location"] == f"{at}/queues/emails/jobs/x"
+    assert client("GET", "/queues/emails/jobs/x", stage="prod").status == 200
+
+
+def test_a_queue_name_may_be_encoded(client: Client) -> None:
+    answer = client("POST", "/queues/e%6Dails/jobs", {"task": "send", "args": ["a"], "id": "x"})
+    assert answer.headers["Location"] == "/queues/emails/jobs/x"
+    assert client("GET", "/queues/e%6Dails").body["counts"]["waiting"] == 1
+
+
+@pytest.mark.promise("A2", backends=["memory"])
+def test_a_retry_by_hand(client: Client) -> None:
+    client.post({"task": "send", "args": ["a"], "id": "j"})
+    path = "/queues/emails/jobs/j/retry"
+    alive = client("POST", path)
+    assert_problem(alive, 409, "job-not-dead")
+    assert alive.body["state"] == "waiting"
+    client.backend.settle([Settle(client.claim(), Fail(JobError("E", "e")))])
+    again = client("POST", path)
+    assert (again.status, again.body) == (202, {"id": "j", "status": "retried", "state": "waiting"})
+    assert client("GET", "/queues/emails/jobs/j").body["replays"] == 1
+    assert_problem(client("POST", "/queues/emails/jobs/nobody/retry"), 404, "unknown-job")
+
+
+def test_a_retry_whose_key_is_taken_names_the_holder(client: Client) -> None:
+    body = {"task": "send", "args": ["a"], "dedup": {"key": "k"}}
+    client.post({**body, "id": "dead"})
+    client.backend.settle([Settle(client.claim(), Fail(JobError("E", "e")))])
+    client.post({**body, "id": "newer"})
+    answer = client("POST", "/queues/emails/jobs/dead/retry")
+    assert_problem(answer, 409, "dedup-key-taken")
+    assert answer.body["holder"] == "newer"
+    assert client.ids(State.FAILED) == ["dead"]
 
 
 @pytest.mark.promise("X1", "X2", "X6", backends=["memory"])
@@ -573,49 +708,6 @@ def test_a_queue_at_a_glance(client: Client) -> None:
     assert client("GET", "/queues/none").body["counts"]["waiting"] == 0
 
 
-# Plain invokes
-
-
-def test_a_plain_invoke_answers_what_a_post_does(client: Client) -> None:
-    event = {"queue": "emails", "task": "send", "args": ["a"], "id": "p"}
-    answer = client.api.enqueue(event)
-    assert answer == {"id": "p", "queue": "emails", "status": "created", "state": "waiting"}
-    assert client.post({key: event[key] for key in ("task", "args", "id")}).body == {
-        **answer,
-        "status": "duplicate_id",
-    }
-    assert "queue" in event  # the caller's own event stays as it was
-
-
-def test_a_plain_invoke_takes_the_tasks_queue_and_internal_tasks(client: Client) -> None:
-    assert client.api.enqueue({"task": "send", "args": ["a"]})["queue"] == "emails"
-    assert client.api.enqueue({"task": "internal"})["queue"] == "default"
-
-
-@pytest.mark.parametrize(
-    ("event", "error", "words"),
-    [
-        ({"queue": "emails", "task": "nobody"}, UnknownTask, "nobody"),
-        ({"task": "send", "args": ["a"], "priority": "x"}, InvalidJob, "priority"),
-        ({"task": "send", "args": ["a"], "queue": "a b"}, InvalidJob, "queue"),
-        ({"task": "send", "args": [float("nan")]}, InvalidJob, r"args\[0\]"),
-        ({"task": ["send"]}, InvalidJob, "queue"),
-        ({}, InvalidJob, "queue"),
-        ({"source": "aws.scheduler"}, InvalidJob, "queue"),
-        ({"queue": "emails", "source": "aws.scheduler"}, InvalidJob, "source: is no field"),
-        (["send"], InvalidJob, "a list"),
-    ],
-)
-def test_a_plain_invoke_raises(client: Client, event: object, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        client.api.enqueue(event)
-
-
-def test_a_refused_plain_invoke_raises(client: Client) -> None:
-    with pytest.raises(InvalidJob, match="depends_on"):
-        client.api.enqueue({"task": "send", "args": ["a"], "depends_on": ["nobody"]})
-
-
 # One call to the store
 
 
@@ -629,3 +721,87 @@ def test_a_list_is_one_call_of_the_store(client: Client, monkeypatch: pytest.Mon
     monkeypatch.setattr(client.backend, "enqueue", enqueue)
     client.post([{"task": "send", "args": ["a"]}] * 3)
     assert calls == [3]
+
+
+def test_what_the_backend_lacks_is_the_requests_fault(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enqueue(jobs: Sequence[NewJob]) -> list[Enqueued]:
+        raise Unsupported("this store has no dependencies")
+
+    monkeypatch.setattr(client.backend, "enqueue", enqueue)
+    assert_problem(client.post({"task": "send", "args": ["a"], "depends_on": ["x"]}), 422, "unsupported")
+
+
+# The description
+
+
+def test_the_description_is_served_and_kept_in_docs(client: Client) -> None:
+    answer = client("GET", "/openapi.json")
+    assert (answer.status, answer.body) == (200, description())
+    # To write it anew: python -m tests.functions.write_openapi
+    assert json.loads((EVENTS.parent / "docs" / "openapi.json").read_text()) == description()
+
+
+def test_the_description_is_complete(client: Client) -> None:
+    described = description()
+    operations = [
+        (method.upper(), path.replace("{id}", "{job_id}"))
+        for path, item in described["paths"].items()
+        for method in item
+        if method != "parameters"
+    ]
+    served = [(method, re.sub(r"<(\w+)>", r"{\1}", rule)) for method, rule, _ in client.api.routes]
+    assert sorted(operations) == sorted(served)
+    schemas = described["components"]["schemas"]
+    assert set(schemas["NewJob"]["properties"]) == set(FIELDS)
+    client.post({"task": "send", "args": ["a"], "id": "j"})
+    job = client("GET", "/queues/emails/jobs/j").body
+    assert set(schemas["Job"]["properties"]) == set(job)
+    assert set(schemas["Queue"]["properties"]) == set(client("GET", "/queues/emails").body)
+
+
+def test_the_description_hangs_together() -> None:
+    described = description()
+    text = json.dumps(described)
+    for place in set(re.findall(r'"#/([^"]+)"', text)):
+        node: Any = described
+        for step in place.split("/"):
+            node = node[step]
+    names = re.findall(r'"operationId": "(\w+)"', text)
+    assert len(names) == len(set(names))
+    source = Path(http.__file__).read_text()
+    kinds = set(re.findall(r'HTTPStatus\.\w+,\s+"([a-z-]+)"', source)) - {"internal-error"}
+    assert len(kinds) > 8
+    assert not [kind for kind in kinds if kind not in text]
+
+
+# The sample events
+
+
+@pytest.mark.parametrize(
+    ("flavour", "post", "get"),
+    [
+        ("http-api", "enqueue_http_v2_post", "enqueue_http_v2_get"),
+        ("rest-api", "enqueue_http_v1_post", "enqueue_http_v1_get"),
+        ("function-url", "enqueue_function_url_post", "enqueue_function_url_get"),
+        ("alb", "enqueue_alb_post", "enqueue_alb_get"),
+        ("alb", "enqueue_alb_multi_value_post", "enqueue_alb_get"),
+    ],
+)
+def test_the_sample_events_of_each_flavour(flavour: str, post: str, get: str) -> None:
+    tasks = Registry()
+    tasks.add(Task(name="digest_file", fn=lambda path: None))
+    api = Api(Intake(open_backend(f"memory://{uuid.uuid4()}"), tasks=tasks))
+    assert flavour_of(sample(post)) == flavour
+    created = Answer(api.respond(sample(post), None))
+    assert (created.status, created.body["id"]) == (202, "sample-1")
+    assert Answer(api.respond(sample(get), None)).body["state"] == "waiting"
+    assert_problem(Answer(api.respond(sample("enqueue_http_v2_retry"), None)), 409, "job-not-dead")
+    assert Answer(api.respond(sample("enqueue_http_v2_openapi"), None)).status == 200
+
+
+def test_an_event_that_is_no_kind_of_http_is_refused(client: Client) -> None:
+    websocket = {"requestContext": {"routeKey": "$connect", "connectionId": "x"}}
+    with pytest.raises(InvalidJob, match="not served"):
+        client.api.respond(websocket, None)

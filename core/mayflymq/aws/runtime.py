@@ -9,8 +9,10 @@ after the initialisation holds neither.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,12 +21,16 @@ from aws_lambda_powertools.logging import Logger
 
 from .. import maintenance, worker
 from ..backends.base import Backend
+from ..errors import BackendError
 from ..model import duration_ms
 from ..queue import connect
 from ..settings import Settings, load_settings
 from ..tasks import registry
+from . import sqs, wakeups
+from .doorbell import AwsDoorbell, open_doorbell
 
 if TYPE_CHECKING:
+    from .documents import Intake
     from .http import Api
 
 
@@ -43,7 +49,14 @@ def backend() -> Backend:
 
     After a freeze its first call finds dead sockets out by itself (F3).
     """
-    return connect(settings().backend_url)
+    return connect(settings().backend_url, doorbell=doorbell())
+
+
+@cache
+def doorbell() -> AwsDoorbell | None:
+    """The doorbell of MAYFLYMQ_DOORBELL, which every queue rings, also those of tasks that enqueue. Raises
+    ConfigurationError."""
+    return open_doorbell(settings().doorbell)
 
 
 @cache
@@ -73,8 +86,16 @@ def api() -> Api:
     """The HTTP face. Only the enqueue function pays for importing Powertools' event handler."""
     from .http import Api
 
+    return Api(intake())
+
+
+@cache
+def intake() -> Intake:
+    """What makes jobs from JSON, for the enqueue function."""
+    from .documents import Intake
+
     load_tasks()
-    return Api(backend(), max_payload_bytes=settings().max_payload_bytes)
+    return Intake(backend(), max_payload_bytes=settings().max_payload_bytes)
 
 
 @cache
@@ -103,39 +124,56 @@ def initialise(*, tasks: bool = False, http: bool = False) -> None:
 
 
 def enqueue_handler(event: Any, context: Any) -> dict[str, Any]:
-    """Takes a job from an HTTP event or a plain invoke (see `http`); returns the HTTP response, or the
-    answer."""
+    """Takes jobs from an HTTP event (see `http`), a batch of SQS messages, an EventBridge event or a plain
+    invoke (see `producers`); returns the HTTP response, which messages failed, or the answer."""
+    from . import producers
     from .http import is_http
 
     _begin(context)
-    return api().respond(event, context) if is_http(event) else api().enqueue(event)
+    if is_http(event):
+        return api().respond(event, context)
+    if (records := sqs.records_of(event)) is not None:
+        return producers.consume(intake(), records)
+    return producers.enqueue(intake(), event, getattr(context, "aws_request_id", None))
 
 
 def claim_and_run_handler(event: Any, context: Any) -> dict[str, Any]:
-    """Claims and runs jobs until the queues are empty or the invocation's time is up; returns the RunReport.
+    """Claims and runs jobs until the queues are empty or the invocation's time is up, and then rings for the
+    next; returns the RunReport, and to SQS which messages have to come again.
 
-    Whatever woke it, the event says nothing that counts: the truth is in the backend.
+    Whatever woke it (see `wakeups`), the event says nothing that counts: the truth is in the backend.
     """
     _begin(context)
     load_tasks()
     chosen = settings()
-    report = worker.claim_and_run(
-        backend(),
-        chosen.queue_weights,
-        remaining_ms=_remaining(context),
-        limit=chosen.limit,
-        concurrency=chosen.concurrency,
-        prefetch=chosen.prefetch,
-        stalled_threshold_ms=round(chosen.stalled_threshold * 1000),
-        enable_stalled_check=chosen.enable_stalled_check,
-        margin_ms=round(chosen.margin * 1000),
-        worker=_worker_name(context),
-        max_result_bytes=chosen.max_result_bytes,
-    )
+    wakeup = wakeups.read(event, chosen.queue_weights)
+    try:
+        with wakeups.doorbell_at_hand(doorbell(), _remaining(context)):
+            report = worker.claim_and_run(
+                backend(),
+                wakeup.weights,
+                remaining_ms=_remaining(context),
+                limit=chosen.limit,
+                concurrency=chosen.concurrency,
+                prefetch=chosen.prefetch,
+                stalled_threshold_ms=round(chosen.stalled_threshold * 1000),
+                enable_stalled_check=chosen.enable_stalled_check,
+                margin_ms=round(chosen.margin * 1000),
+                worker=_worker_name(context),
+                max_result_bytes=chosen.max_result_bytes,
+            )
+    except BackendError as error:
+        if wakeup.records is None:
+            raise
+        logger().error("the store cannot be reached, so SQS is to ring again: %s", error)
+        return wakeup.answer(again=True)
     answer = _finish("claim_and_run", report.as_dict())
+    # One that ran nothing would find the same again, at once and for ever.
+    if report.work_left and report.claimed > report.released:
+        _ring_again(wakeup)
     if report.abandoned and "AWS_LAMBDA_RUNTIME_API" in os.environ:
         _end_process(report.abandoned)
-    return answer
+    return answer if wakeup.records is None else wakeup.answer(again=False)
 
 
 def stalled_sweep_handler(event: Any, context: Any) -> dict[str, Any]:
@@ -160,17 +198,66 @@ def stalled_sweep_handler(event: Any, context: Any) -> dict[str, Any]:
 
 def delayed_promoter_handler(event: Any, context: Any) -> dict[str, Any]:
     """Promotes due jobs of every queue (P1), makes the jobs of due schedules (G6), and returns the
-    PromoteReport."""
+    PromoteReport.
+
+    With MAYFLYMQ_TICK_INTERVAL it does so again and again until its time is up; the report then sums its
+    ticks.
+    """
     _begin(context)
     load_listeners()
     chosen = settings()
-    report = maintenance.promote(
-        backend(),
-        limit=chosen.promote_limit,
-        remaining_ms=_remaining(context),
-        margin_ms=round(chosen.margin * 1000),
+    margin_ms = round(chosen.margin * 1000)
+    remaining_ms = _remaining(context)
+    report = _ticks(
+        lambda: maintenance.promote(
+            backend(), limit=chosen.promote_limit, remaining_ms=remaining_ms, margin_ms=margin_ms
+        ),
+        chosen.tick_interval,
+        remaining_ms,
+        margin_ms,
     )
-    return _finish("delayed_promoter", report.as_dict())
+    return _finish("delayed_promoter", report)
+
+
+def _ticks(
+    tick: Callable[[], maintenance.PromoteReport],
+    interval: float | None,
+    remaining_ms: Callable[[], int] | None,
+    margin_ms: int,
+) -> dict[str, Any]:
+    """One tick, or one every `interval` seconds while there is time for the next. A tick that fails is
+    logged; the error is raised when none succeeded."""
+    total: dict[str, Any] | None = None
+    failed: list[BackendError] = []
+    began = time.monotonic()
+    for number in itertools.count(1):
+        try:
+            report = tick().as_dict()
+            before = total or {}
+            total = report | {
+                name: before.get(name, 0) + count
+                for name, count in report.items()
+                if name not in ("queues", "complete")
+            }
+        except BackendError as error:
+            logger().error("a tick failed: %s", error)
+            failed.append(error)
+        if interval is None or remaining_ms is None:
+            break
+        pause = max(0.0, began + number * interval - time.monotonic())
+        if remaining_ms() - pause * 1000 <= margin_ms:
+            break
+        time.sleep(pause)
+    if total is None:
+        raise failed[-1]
+    return total | {"errors": total["errors"] + len(failed)}
+
+
+def _ring_again(wakeup: wakeups.Wakeup) -> None:
+    try:
+        wakeups.ring_again(backend(), wakeup)
+    except BackendError as error:
+        logger().warning("nobody is woken for the jobs that are left, a schedule will do: %s", error)
 
 
 def _begin(context: Any) -> None:
