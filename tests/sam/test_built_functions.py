@@ -95,7 +95,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def deployment(host_build: Path, image: Path) -> Iterator[Deployment]:
     with ExitStack() as stack:
         redis = stack.enter_context(RedisServer())
@@ -108,27 +108,27 @@ def answered(invocation: Invocation) -> tuple[int, Any]:
 
 
 @pytest.mark.promise("F6")
-def test_from_the_request_to_the_result(deployment: Deployment) -> None:
-    queue = Queue("default", deployment.backend)
+def test_from_the_request_to_the_result_and_every_other_sample(deployment: Deployment) -> None:
+    """One test, in this order, because a container takes longer to start than all of it to run."""
     assert answered(deployment.invoke("enqueue", event("enqueue_http_v2_post")))[0] == 202
-    report = deployment.invoke("claim_and_run", {})
-    assert report.error_type is None, report.log
-    assert report.payload["completed"] == 1
+    rung = deployment.invoke("claim_and_run", event("claim_and_run_doorbell"))
+    assert rung.payload == {"batchItemFailures": []}, rung.log
     status, job = answered(deployment.invoke("enqueue", event("enqueue_http_v2_get")))
     assert (status, job["state"]) == (200, "completed")
     assert job["result"]["bytes"] == (ROOT / "functions/tasks.py").stat().st_size
-    found = queue.get("sample-1")
+    found = Queue("default", deployment.backend).get("sample-1")
     assert found is not None
     assert found.state is State.COMPLETED
 
-
-@pytest.mark.parametrize("name", EVENTS)
-def test_every_sample_event_is_understood(deployment: Deployment, name: str) -> None:
-    invocation = deployment.invoke(function_of(name), event(name))
-    assert invocation.error_type is None, invocation.log
-    if name.startswith("enqueue_http"):
-        wrong = "malformed" in name
-        assert (400 <= invocation.payload["statusCode"] < 500) == wrong, invocation.payload
+    for name in EVENTS:
+        invocation = deployment.invoke(function_of(name), event(name))
+        assert invocation.error_type is None, f"{name}: {invocation.log}"
+        if isinstance(invocation.payload, dict) and "statusCode" in invocation.payload:
+            # Some ask for what cannot be done to the job by now; none for what the function does not know.
+            assert invocation.payload["statusCode"] < 500, f"{name}: {invocation.payload}"
+            kind = json.loads(invocation.payload["body"] or "{}").get("type")
+            unserved = {f"urn:mayflymq:problem:{problem}" for problem in ("unknown-path", "wrong-method")}
+            assert kind not in unserved, f"{name}: {invocation.payload}"
 
 
 def test_the_library_and_what_it_needs_come_from_the_layer(host_build: Path, image: Path) -> None:
