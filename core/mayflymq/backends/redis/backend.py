@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import threading
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
@@ -22,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ... import codec, lifecycle, model
-from ...errors import BackendError, ConfigurationError, CorruptRecord, MayflyError
+from ...errors import BackendError, ConfigurationError, CorruptRecord, MayflyError, redacted
 from ...model import (
     FORMAT,
     Beat,
@@ -93,19 +95,34 @@ PACK_FROM = 1024
 """Payloads of at least this many bytes are compressed, where that makes them smaller."""
 DROP_A_CALL = 1000
 
-_REPEATABLE = frozenset({"enqueue", "claim", "heartbeat", "settle", "claim_delivery"})
-"""What may be sent again when an answer was lost: promises D6, D7 and D8 make it harmless. Reads may be
-too."""
-_READS = frozenset({"get", "list_jobs", "queue_info", "list_schedules", "due_schedules"})
+WAKE_AFTER_S = 5
+"""After a pause this long the connection may be dead without a sign. A call that cannot be sent twice is then
+preceded by one that can, so that it meets a live one (promise F3)."""
+_OPTIONS_TAKEN = frozenset({"decode_responses", "protocol", "encoding", "health_check_interval"})
+
+_REPEATABLE = frozenset(
+    {
+        *("enqueue", "claim", "heartbeat", "settle", "claim_delivery"),  # by promises D6, D7 and D8
+        *("get", "list_jobs", "queue_info", "list_schedules", "due_schedules"),  # they only look
+        *("set_paused", "mark_published", "register", "enable_broker"),  # and these leave it as it is
+    }
+)
+"""What may be sent again when an answer was lost: whether it was done or not, the second answer is right."""
 
 
 def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> RedisBackend:
     """Opens `redis://[user[:password]@]host[:port][/db]` or `rediss://` (TLS).
 
     Options: `prefix` (mayflymq) begins every key, `cluster=1` for a cluster and ElastiCache Serverless; the
-    others are those of redis-py, such as `ssl_ca_certs` and `socket_timeout` (seconds).
+    others are those of redis-py, such as `ssl_ca_certs`, and `socket_timeout` and `socket_connect_timeout`
+    (5 seconds each): how long a call waits for an answer at most.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigurationError(f"{redacted(url)} is no URL: {_ENCODE}") from None
+    if "@" in parts.path + parts.fragment or ("@" in parts.query and "@" not in parts.netloc):
+        raise ConfigurationError(f"{redacted(url)} is ambiguous: {_ENCODE}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = options.pop("prefix", "mayflymq")
     if not prefix or any(c in "{}" or c.isspace() for c in prefix):
@@ -113,18 +130,24 @@ def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> Redis
     cluster = options.pop("cluster", "0")
     if cluster not in ("0", "1"):
         raise ConfigurationError("the option cluster of a redis:// URL is 0 or 1")
+    if taken := _OPTIONS_TAKEN & set(options):
+        raise ConfigurationError(f"a redis:// URL has no option {', '.join(sorted(taken))} here")
     server = urlunsplit(parts._replace(query=urlencode(options)))
     return RedisBackend(server, prefix=prefix, cluster=cluster == "1", broker=broker, clock=clock)
 
 
+_ENCODE = "percent-encode the user and the password in it"
+
+
 @cache
-def _script(name: str, children_a_step: int) -> tuple[str, str]:
+def _script(name: str) -> tuple[str, str]:
     """The text of a script and its SHA-1, which is its name on the server."""
     folder = Path(__file__).parent / "lua"
-    text = (folder / "_common.lua").read_text("utf-8") + (folder / f"{name}.lua").read_text("utf-8")
+    text = (folder / f"{name}.lua").read_text("utf-8")
+    if name != "registry":
+        text = (folder / "_common.lua").read_text("utf-8") + text
     stalled = lifecycle.stalled_out(0).message.replace("0", "@STALLS@", 1)
     for mark, value in (
-        ("@MAX_CHILDREN@", str(children_a_step)),
         ("@STOOD@", base.STOOD),
         ("@PARENT_FAILED@", _template(lifecycle.parent_failed("@PARENT@", "@ENDED@"))),
         ("@STALLED_OUT@", _template(JobError(lifecycle.stalled_out(0).type, stalled))),
@@ -156,9 +179,14 @@ class RedisBackend:
         self._clock = clock
         self._lock = threading.RLock()
         self._client: Any = None
-        self._owner = 0
+        self._owner = os.getpid()
+        self._used = (0.0, 0.0)
         self._delivering: set[str] = set()
-        self._connect()  # refuses a URL that cannot work; nothing is sent
+        pool = self._plain().connection_pool
+        try:
+            pool.connection_class(**pool.connection_kwargs)  # refuses unknown options; connects to nothing
+        except (TypeError, redis.RedisError) as error:
+            raise ConfigurationError(f"{redacted(url)} cannot be used: {error}") from None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -166,24 +194,17 @@ class RedisBackend:
 
     # Connection
 
-    def _connect(self) -> Any:
-        if self._client is not None and self._owner == os.getpid():
-            return self._client
-        settings: dict[str, Any] = {
-            "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
-            "health_check_interval": 30,
-        }
+    def _plain(self) -> Any:
         try:
-            if self._cluster:
-                self._client = redis.RedisCluster.from_url(self._url, **settings)
-            else:
-                self._client = redis.Redis.from_url(self._url, **settings)
-        except redis.RedisError as error:
-            raise _public(error) from error
-        except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"this redis:// URL cannot be used: {error}") from None
-        self._owner = os.getpid()
+            return redis.Redis.from_url(self._url, **_SETTINGS)
+        except ValueError as error:  # its text may hold a part of a password
+            option = str(error) if str(error).startswith("Invalid value for") else "its port is no number"
+            raise ConfigurationError(f"{redacted(self._url)} cannot be used: {option}") from None
+
+    def _connect(self) -> Any:
+        if self._client is None:
+            cluster = redis.RedisCluster
+            self._client = cluster.from_url(self._url, **_SETTINGS) if self._cluster else self._plain()
         return self._client
 
     def _call(self, name: str, queue: str, *values: Any) -> Any:
@@ -198,29 +219,48 @@ class RedisBackend:
         return answer
 
     def _run(self, name: str, queue: str, *values: Any) -> Any:
-        text, sha = _script(name, model.MAX_CHILDREN_A_STEP)
         fixed = keys.fixed(self._prefix, queue)
         now = "" if self._clock is None else self._clock()
-        given = [*fixed, keys.prefix_of(self._prefix, queue), now, FORMAT, *values]
+        repeat = name in _REPEATABLE
+        if not repeat and self._slept():
+            self._send(lambda client: client.exists(fixed[0]), repeat=True)
+        known = [keys.prefix_of(self._prefix, queue), now, FORMAT, model.MAX_CHILDREN_A_STEP]
+        return self._eval(name, fixed, [*known, *values], repeat=repeat)
+
+    def _eval(self, name: str, fixed: list[str], values: Sequence[Any], *, repeat: bool) -> Any:
+        text, sha = _script(name)
 
         def send(client: Any) -> Any:
             try:
-                return client.execute_command("EVALSHA", sha, len(fixed), *given)
+                return client.execute_command("EVALSHA", sha, len(fixed), *fixed, *values)
             except redis.exceptions.NoScriptError:  # a new server, or one whose scripts were flushed
-                return client.execute_command("EVAL", text, len(fixed), *given)
+                return client.execute_command("EVAL", text, len(fixed), *fixed, *values)
 
-        return self._send(send, repeat=name in _REPEATABLE or name in _READS)
+        return self._send(send, repeat=repeat)
+
+    def _slept(self) -> bool:
+        """Whether this process, frozen perhaps, made no call for a while: either clock may stand still
+        then."""
+        passed = (now - used for now, used in zip(_clocks(), self._used, strict=True))
+        return any(not 0 <= seconds < WAKE_AFTER_S for seconds in passed)
 
     def _send(self, send: Callable[[Any], Any], *, repeat: bool) -> Any:
+        if self._owner != os.getpid():  # a fork: neither the connection nor a held lock is this process's
+            self._owner, self._client, self._lock = os.getpid(), None, threading.RLock()
         with self._lock:
             try:
                 try:
-                    return send(self._connect())
+                    answer = send(self._connect())
+                except redis.exceptions.ReadOnlyError:  # it did nothing; another connection finds the primary
+                    self.close()
+                    answer = send(self._connect())
                 except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
-                    if not repeat or isinstance(error, redis.exceptions.AuthenticationError | _LOADING):
+                    if not repeat or isinstance(error, _HEARD):
                         raise
-                    return send(self._connect())
-            except redis.RedisError as error:
+                    answer = send(self._connect())
+                self._used = _clocks()
+                return answer
+            except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
                 raise _public(error) from error
 
     def _register(self, queue: str) -> None:
@@ -230,16 +270,25 @@ class RedisBackend:
         generation = os.urandom(8).hex()
         registry = keys.registry(self._prefix)
         self._send(lambda client: client.hset(registry, queue, generation), repeat=True)
-        kept = self._run("register", queue, generation)
-        if kept.decode() != generation:  # somebody else came first; the registry names the one that is kept
-            self._send(lambda client: client.hset(registry, queue, kept), repeat=True)
+        kept = self._run("register", queue, generation).decode()
+        if kept != generation:  # somebody else came first; the registry names the one that is kept
+            self._replace(queue, generation, kept)
         if self._send(lambda client: client.get(keys.broker(self._prefix)), repeat=True):
-            self._run("enable_broker", queue)
+            self._deliver(queue)
+
+    def _replace(self, queue: str, expected: str, generation: str) -> None:
+        """Changes the registry unless somebody else did meanwhile."""
+        self._eval("registry", [keys.registry(self._prefix)], [queue, expected, generation], repeat=True)
+
+    def _deliver(self, queue: str) -> None:
+        state, cursor = b"waiting", b"0"
+        while state:
+            state, cursor = self._run("enable_broker", queue, state, cursor)
 
     def _enable_broker(self, queue: str) -> None:
         self._send(lambda client: client.set(keys.broker(self._prefix), 1), repeat=True)
         for name in {queue, *self._names()}:
-            self._run("enable_broker", name)
+            self._deliver(name)
             self._delivering.add(name)
 
     def _names(self) -> list[str]:
@@ -389,19 +438,9 @@ class RedisBackend:
                 return Dropped(known, active)
             known = True
             if generation:
-                self._forget(queue, generation)
+                self._delivering.discard(queue)
+                self._replace(queue, generation.decode(), "")
                 return Dropped(True)
-
-    def _forget(self, queue: str, generation: bytes) -> None:
-        """Takes the name out of the registry, unless the queue was made anew meanwhile."""
-        text = (
-            "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HDEL', KEYS[1], ARGV[1]) end"
-        )
-        registry = keys.registry(self._prefix)
-        self._delivering.discard(queue)
-        self._send(
-            lambda client: client.execute_command("EVAL", text, 1, registry, queue, generation), repeat=True
-        )
 
     def dedup_holder(self, queue: str, key: str, release: bool = False) -> str | None:
         holder: bytes = self._call("dedup_holder", queue, key, int(release))
@@ -436,56 +475,50 @@ class RedisBackend:
         return [_info(name, info, exact=exact) for name, info in infos if names is not None or info[0]]
 
     def check(self) -> list[Finding]:
-        server = self._send(lambda client: client.info("server"), repeat=True)
-        version = str(server.get("redis_version", "0"))
-        numbers = tuple(int(part) for part in version.split(".")[:2])
-        findings = [
-            Finding(Severity.OK, "version", f"the server is version {version}")
-            if numbers >= OLDEST_SERVER
-            else Finding(
-                Severity.ERROR, "version", f"the server is version {version}; 6.2 or newer is needed"
-            )
-        ]
-        for name in self._names():
-            seen = self._newer(name)
-            if seen > FORMAT:
-                findings.append(
-                    Finding(
-                        Severity.WARNING,
-                        "format",
-                        f"{name} holds jobs of a newer version, left alone here: update mayflymq",
-                    )
-                )
         try:
-            policy = self._config("maxmemory-policy")
-            if policy not in ("", "noeviction"):
-                findings.append(
-                    Finding(
-                        Severity.ERROR,
-                        "eviction",
-                        f"maxmemory-policy is {policy}: the server may delete jobs; set it to noeviction",
-                    )
-                )
-            if self._config("appendonly") != "yes":
-                saves = self._config("save")
-                lost = "what came since the last snapshot" if saves else "every job"
-                findings.append(
-                    Finding(
-                        Severity.WARNING,
-                        "persistence",
-                        f"appendonly is off: a restart of the server loses {lost}",
-                    )
-                )
+            found = self._about_the_server(self._info())
         except BackendError as error:
-            findings.append(
-                Finding(
-                    Severity.WARNING,
-                    "settings",
-                    f"the server's settings may not be read ({error}): make sure that "
-                    "maxmemory-policy is noeviction and that data is persisted",
+            if error.transient:
+                raise
+            found = [(Severity.WARNING, "settings", f"INFO may not be asked ({error}): {_ASK_FOR}")]
+        try:
+            saves = self._config("save")
+        except BackendError as error:
+            if error.transient:
+                raise
+            found.append((Severity.WARNING, "settings", f"CONFIG may not be asked ({error}): {_ASK_FOR}"))
+        else:
+            if any(subject == "persistence" for _, subject, _ in found) and not saves:
+                found.append(
+                    (Severity.ERROR, "persistence", "no snapshots are taken either: every job is lost")
                 )
-            )
-        return findings
+        for name in self._names():
+            if self._newer(name) > FORMAT:
+                text = f"{name} holds jobs of a newer version, left alone here: update mayflymq"
+                found.append((Severity.WARNING, "format", text))
+        return [Finding(*each) for each in found]
+
+    def _about_the_server(self, info: dict[str, Any]) -> list[tuple[Severity, str, str]]:
+        version = str(info.get("redis_version", "0"))
+        oldest = ".".join(map(str, OLDEST_SERVER))
+        found = [(Severity.OK, "version", f"the server is version {version}")]
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
+            text = f"the server is version {version}; {oldest} or newer is needed"
+            found = [(Severity.ERROR, "version", text)]
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            text = f"maxmemory-policy is {policy}: the server may delete jobs; set it to noeviction"
+            found.append((Severity.ERROR, "eviction", text))
+        if not info.get("aof_enabled"):
+            text = "appendonly is off: a restart of the server loses what came since its last snapshot"
+            found.append((Severity.WARNING, "persistence", text))
+        if info.get("role") == "slave":
+            found.append((Severity.ERROR, "role", "the server is a read-only replica: name its primary"))
+        return found
+
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = self._send(lambda client: client.info(), repeat=True)
+        return info
 
     def _newer(self, queue: str) -> int:
         """The newest format that a script looked past in this queue, 0 for none."""
@@ -524,12 +557,12 @@ class RedisBackend:
     def list_schedules(self, queue: str, after: str | None = None, limit: int = 100) -> list[StoredSchedule]:
         base.check_limit(limit)
         records = self._call("list_schedules", queue, int(after is not None), after or "", limit)
-        return [_schedule(queue, _fields(record)) for record in records if record]
+        return _schedules(queue, records)
 
     def due_schedules(self, queue: str, limit: int) -> DueSchedules:
         base.check_limit(limit)
         now, records = self._call("due_schedules", queue, limit)
-        return DueSchedules(int(now), [_schedule(queue, _fields(record)) for record in records if record])
+        return DueSchedules(int(now), _schedules(queue, records))
 
     def advance_schedule(
         self,
@@ -567,35 +600,58 @@ class RedisBackend:
         return _texts(self._call("republish", queue, older_than_ms, limit))
 
 
-_LOADING = redis.exceptions.BusyLoadingError
+_ASK_FOR = "make sure that maxmemory-policy is noeviction and that data is persisted"
 
-_TRANSIENT = (
+_SETTINGS: dict[str, Any] = {
+    "protocol": 2,
+    "retry": Retry(NoBackoff(), 0),  # `_send` knows what may be sent again
+    "socket_timeout": 5,
+    "socket_connect_timeout": 5,
+}
+
+_HEARD = (redis.exceptions.AuthenticationError, redis.exceptions.BusyLoadingError)
+"""Connection errors, to the driver, that are a server's answer."""
+
+_PASSING = re.compile("LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|NOREPLICAS|BUSY |UNBLOCKED")
+"""Refusals that pass by themselves. Older servers pack them into another error where a script met them."""
+
+_PASSING_ERRORS = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
-    redis.exceptions.BusyLoadingError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.TryAgainError,
     redis.exceptions.ClusterDownError,
 )
 
 
-def _public(error: redis.RedisError) -> BackendError:
+def _clocks() -> tuple[float, float]:
+    return time.time(), time.monotonic()
+
+
+def _public(error: Exception) -> BackendError:
     """The public error for one of the driver's."""
     text = str(error) or type(error).__name__
-    if isinstance(error, redis.exceptions.AuthenticationError):
+    if isinstance(error, redis.exceptions.AuthenticationError) or "WRONGPASS" in text or "NOAUTH" in text:
         return BackendError(f"redis refused the user or the password: {text}", transient=False)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return BackendError(
+            f"the certificate of redis is not trusted: name its signer by ssl_ca_certs in the URL ({text})",
+            transient=False,
+        )
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM" in text:
         return BackendError(
             "redis is out of memory and wrote nothing: raise maxmemory, or keep ended jobs for less time",
             transient=False,
         )
-    if isinstance(error, redis.exceptions.ReadOnlyError):
+    if isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in text:
         return BackendError("redis answers from a read-only replica: a failover is under way", transient=True)
-    if isinstance(error, redis.exceptions.BusyLoadingError):
+    if isinstance(error, redis.exceptions.BusyLoadingError) or "LOADING" in text:
         return BackendError("redis is loading its data: try again in a moment", transient=True)
-    if isinstance(error, _TRANSIENT):
+    if isinstance(error, redis.exceptions.RedisClusterException) and not isinstance(error, redis.RedisError):
+        return BackendError(f"the redis cluster cannot be reached: {text}", transient=True)
+    if isinstance(error, _PASSING_ERRORS):
         return BackendError(f"redis cannot be reached: {text}", transient=True)
-    return BackendError(f"redis refused a call: {text}", transient=False)
+    return BackendError(f"redis refused a call: {text}", transient=bool(_PASSING.match(text)))
 
 
 def _request(request: ClaimRequest) -> list[Any]:
@@ -637,9 +693,13 @@ def _enqueued(job: NewJob, answer: list[Any]) -> Enqueued:
         EnqueueStatus(status.decode()),
         State(state.decode()) if state else None,
         holder.decode() or None,
-        base.unknown_parent(job, unknown.decode()) if unknown else None,
+        _refusal(job, unknown.decode()) if status == b"refused" else None,
         _dependants(children),
     )
+
+
+def _refusal(job: NewJob, unknown: str) -> str:
+    return base.unknown_parent(job, unknown) if unknown else f"the key of job {job.id} holds something else"
 
 
 def _texts(values: Iterable[bytes]) -> list[str]:
@@ -730,6 +790,19 @@ def _read_job(queue: str, fields: dict[bytes, bytes]) -> Job:
         finished_at=number(b"finished_at"),
         format=int(fields[b"format"]),
     )
+
+
+def _schedules(queue: str, records: list[list[bytes]]) -> list[StoredSchedule]:
+    """Without those that cannot be read, so that they hide no other."""
+    schedules = []
+    for record in records:
+        fields = _fields(record)
+        try:
+            schedules.append(_schedule(queue, fields))
+        except (MayflyError, LookupError, ValueError, TypeError) as error:
+            name = fields.get(b"id", b"?").decode("utf-8", "replace")
+            base.logger.error("left out: schedule %s in %s cannot be read: %s", name, queue, error)
+    return schedules
 
 
 def _schedule(queue: str, fields: dict[bytes, bytes]) -> StoredSchedule:

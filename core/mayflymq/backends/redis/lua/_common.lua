@@ -4,6 +4,7 @@
 -- ARGV[1]  the prefix of the keys of single jobs and claims, with the queue's hash tag
 -- ARGV[2]  the time in milliseconds, for tests; empty: the server's
 -- ARGV[3]  the newest record format that the caller knows
+-- ARGV[4]  how many children one step settles
 
 local ZSET = {
   waiting = KEYS[1], delayed = KEYS[2], blocked = KEYS[3], active = KEYS[4],
@@ -13,8 +14,8 @@ local META, AGES, DEDUP, WINDOWS, CASCADES = KEYS[9], KEYS[10], KEYS[11], KEYS[1
 local UNPUBLISHED, PUBLISHED, SCHEDULES, SLOTS = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local PREFIX, FORMAT = ARGV[1], tonumber(ARGV[3])
 local MAX_TIME = 9007199254740991
-local BROKER = redis.call('HEXISTS', META, 'broker') == 1
-local MAX_CHILDREN = @MAX_CHILDREN@
+local BROKER, REGISTERED, PAUSED, NEWER = unpack(redis.call('HMGET', META, 'broker', 'registered', 'paused', 'newer'))
+local MAX_CHILDREN = tonumber(ARGV[4])
 local TERMINAL = {completed = true, failed = true, expired = true, cancelled = true}
 local DELIVERED = {waiting = true, failed = true, expired = true}
 
@@ -28,6 +29,11 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
+-- Times stay whole numbers that a double holds.
+local function after(ms)
+  return math.min(NOW + ms, MAX_TIME)
+end
+
 -- A number for a place or a family, padded so that text order is number order.
 local function next_number()
   return string.format('%016.0f', redis.call('HINCRBY', META, 'last', 1))
@@ -37,26 +43,37 @@ local function job_key(id)
   return PREFIX .. 'job:' .. id
 end
 
+-- Fields of a job, false for each that it has not; so for all where the key holds something else than a hash.
+local function peek(id, ...)
+  local values = redis.pcall('HMGET', job_key(id), ...)
+  return values.err and {} or values
+end
+
 local FIELDS = {
   'state', 'place', 'family', 'format', 'priority', 'created_at', 'run_at', 'stale_at', 'finished_at', 'unfinished',
   'on_parent_failure', 'dedup_key', 'dedup_mode', 'claim_token', 'cancel_requested', 'deliveries', 'failures',
   'stalls', 'replays', 'worker', 'first_error', 'settled_token', 'settled_as', 'delivery', 'born',
 }
 
+local function integer(text)
+  return text and string.find(text, '^%-?%d+$')
+end
+
 -- What a transition needs to know of a job; nil where there is none. `bad` is set where the record makes no sense.
 local function load(id)
-  local values = redis.pcall('HMGET', job_key(id), unpack(FIELDS))
-  if values.err or not values[1] then
+  local values = peek(id, unpack(FIELDS))
+  if not values[1] then
     return nil
   end
   local job = {id = id, key = job_key(id), changed = {}, dropped = {}}
   for index, name in ipairs(FIELDS) do
     job[name] = values[index] or nil
   end
-  if not ZSET[job.state] or not job.place or #job.place ~= 16 or not tonumber(job.priority) or not job.family or not job.born
-    or (job.state == 'delayed' and not tonumber(job.run_at))
-    or (job.state == 'active' and not (tonumber(job.stale_at) and job.claim_token and job.worker))
-    or (TERMINAL[job.state] and not tonumber(job.finished_at)) then
+  if not ZSET[job.state] or not job.place or #job.place ~= 16 or not integer(job.priority) or not job.family or not job.born
+    or not integer(job.created_at)
+    or (job.state == 'delayed' and not integer(job.run_at))
+    or (job.state == 'active' and not (integer(job.stale_at) and job.claim_token and job.worker))
+    or (TERMINAL[job.state] and not integer(job.finished_at)) then
     job.bad = true
   end
   return job
@@ -155,7 +172,7 @@ end
 local function deliver(job)
   end_delivery(job)
   if BROKER and DELIVERED[job.state] then
-    set(job, 'delivery', redis.sha1hex(redis.call('HGET', META, 'registered') .. next_number()))
+    set(job, 'delivery', redis.sha1hex(REGISTERED .. next_number()))
     redis.call('ZADD', UNPUBLISHED, NEVER, delivery_of(job))
   end
 end
@@ -207,7 +224,7 @@ end
 
 local function take_key(key, holder, window_ms)
   if window_ms then
-    local till = NOW + window_ms
+    local till = after(window_ms)
     redis.call('HSET', DEDUP, key, whole(till) .. '|' .. holder)
     redis.call('ZADD', WINDOWS, till, key)
   else
@@ -268,6 +285,26 @@ local function fail(job, error)
   end
 end
 
+-- A record that makes no sense, found as a member of its state's order, fails, so that it hides no other. As every
+-- ending this settles its children, or its caller does.
+local function spoil(job, member)
+  redis.call('ZREM', ZSET[job.state], member)
+  redis.call('ZREM', AGES, job.id)
+  set(job, 'place', string.sub(member, 1, 16))
+  set(job, 'family', job.family or next_number())
+  set(job, 'born', job.born or job.place)
+  set(job, 'priority', integer(job.priority) and job.priority or '5')
+  set(job, 'created_at', integer(job.created_at) and job.created_at or NOW)
+  set(job, 'state', 'failed')
+  set(job, 'finished_at', NOW)
+  unset(job, 'run_at')
+  fail(job, cjson.encode({'CorruptRecord', 'the stored record makes no sense', ''}))
+  put_in(job)
+  deliver(job)
+  save(job)
+  let_go(job)
+end
+
 local function parent_failed(parent, ended)
   local values = {PARENT = parent, ENDED = ended}
   local text = string.gsub(cjson.decode('@PARENT_FAILED@')[2], '@(%u+)@', values)
@@ -288,6 +325,14 @@ local function settle_children(family, parent, ended)
       local child = load(ids[index])
       if not child then
         redis.call('ZREM', key, ids[index])
+      elseif child.bad then
+        redis.call('ZREM', key, ids[index])
+        if ZSET[child.state] and not TERMINAL[child.state] then
+          spoil(child, (child.place or '') .. child.id)
+          dependants[#dependants + 1] = child.id
+          dependants[#dependants + 1] = 'failed'
+          queue[#queue + 1] = {child.family, child.id, 'failed'}
+        end
       else
         leave_parent(child, of)
         if how == 'completed' or child.on_parent_failure == 'run' then
@@ -319,6 +364,11 @@ local function settle_children(family, parent, ended)
   return dependants
 end
 
+local function set_aside(job, member)
+  spoil(job, member)
+  return settle_children(job.family, job.id, 'failed')
+end
+
 -- A move to a terminal state, with what belongs to every ending.
 local function finish(job, state)
   move(job, state)
@@ -334,6 +384,10 @@ local function remove(job)
     for _, zset in pairs(ZSET) do
       redis.call('ZREM', zset, (job.place or '') .. job.id)
     end
+    redis.call('ZREM', AGES, job.id)
+    if job.claim_token then
+      redis.call('ZREM', claim_key(job.claim_token), job.id)
+    end
   end
   end_delivery(job)
   let_go(job)
@@ -345,12 +399,22 @@ local function remove(job)
 end
 
 -- Whether a record is of a newer format, and so left alone; what was seen is kept for check().
-local function newer(job)
-  if (tonumber(job.format) or 0) > FORMAT then
-    redis.call('HSET', META, 'newer', job.format)
-    return true
+local function newer(format)
+  format = tonumber(format) or 0
+  if format > (tonumber(NEWER) or FORMAT) then
+    NEWER = whole(format)
+    redis.pcall('HSET', META, 'newer', NEWER) -- not worth an error where memory is full
   end
-  return false
+  return format > FORMAT
+end
+
+-- A schedule's fields, field, value, ...; nil where there is none that this version reads.
+local function schedule(id)
+  local key = PREFIX .. 'schedule:' .. id
+  local format = redis.pcall('HGET', key, 'format')
+  if type(format) == 'string' and not newer(format) then
+    return redis.call('HGETALL', key)
+  end
 end
 
 local LOOK_PAST = 10000
@@ -358,20 +422,25 @@ local LOOK_PAST = 10000
 -- Goes through a state's members up to a score until `visit` has handled `limit` of them. It answers 'done', 'gone'
 -- (the member was taken out and does not count) or 'kept' (it stays where it is and is looked past).
 local function sift(zset, highest, limit, visit)
-  local done, offset = 0, 0
-  while done < limit and offset < LOOK_PAST do
-    local members = redis.call('ZRANGEBYSCORE', zset, '-inf', highest, 'LIMIT', offset, limit - done)
-    if #members == 0 then
-      return
-    end
+  local done, offset, others, step = 0, 0, 0, limit
+  while done < limit and others < LOOK_PAST do
+    local members = redis.call('ZRANGEBYSCORE', zset, '-inf', highest, 'LIMIT', offset, step)
     for _, member in ipairs(members) do
+      if done == limit then
+        return
+      end
       local answer = visit(member, id_of(member))
       if answer == 'done' then
         done = done + 1
-      elseif answer == 'kept' then
-        offset = offset + 1
+      else
+        others = others + 1
+        offset = offset + (answer == 'kept' and 1 or 0)
       end
     end
+    if #members < step then
+      return
+    end
+    step = math.min(2 * step, 1000) -- an offset costs what it passes
   end
 end
 
@@ -380,11 +449,14 @@ local function promote(limit)
   local ids = {}
   sift(ZSET.delayed, NOW, limit, function(member, id)
     local job = load(id)
-    if not job or job.bad or member_of(job) ~= member or job.state ~= 'delayed' then
+    if job and newer(job.format) then
+      return 'kept'
+    elseif job and job.bad and job.state == 'delayed' then
+      set_aside(job, member)
+      return 'gone'
+    elseif not job or member_of(job) ~= member or job.state ~= 'delayed' then
       redis.call('ZREM', ZSET.delayed, member)
       return 'gone'
-    elseif newer(job) then
-      return 'kept'
     elseif job.unfinished then
       move(job, 'blocked')
     else
@@ -396,15 +468,18 @@ local function promote(limit)
   return ids
 end
 
--- The whole record, as field, value, ...
+-- The whole record, as field, value, ...; none where there is no such job, the id alone where the key holds no hash.
 local function record(id)
-  return redis.call('HGETALL', job_key(id))
+  local fields = redis.pcall('HGETALL', job_key(id))
+  return fields.err and {'id', id} or fields
 end
 
 local function held_by(token)
   local records = {}
   for _, id in ipairs(redis.call('ZRANGE', claim_key(token), 0, -1)) do
-    records[#records + 1] = record(id)
+    if peek(id, 'claim_token')[1] == token then
+      records[#records + 1] = record(id)
+    end
   end
   return records
 end
@@ -419,7 +494,7 @@ local function take(job, token, worker, stale_after_ms, order)
   set(job, 'heartbeat_at', NOW)
   take_out(job)
   set(job, 'claim_token', token)
-  set(job, 'stale_at', NOW + stale_after_ms)
+  set(job, 'stale_at', after(stale_after_ms))
   set(job, 'state', 'active')
   job.claim_order = order
   put_in(job)
@@ -427,43 +502,27 @@ local function take(job, token, worker, stale_after_ms, order)
   save(job)
 end
 
--- A waiting record that makes no sense fails at once, so that it hides no other; an ending like any other.
-local function set_aside(job, member)
-  redis.call('ZREM', ZSET.waiting, member)
-  redis.call('ZREM', AGES, job.id)
-  set(job, 'place', string.sub(member, 1, 16))
-  set(job, 'family', job.family or next_number())
-  set(job, 'born', job.born or job.place)
-  set(job, 'priority', tonumber(job.priority) and job.priority or '5')
-  set(job, 'state', 'failed')
-  set(job, 'finished_at', NOW)
-  fail(job, cjson.encode({'CorruptRecord', 'the stored record makes no sense', ''}))
-  put_in(job)
-  deliver(job)
-  save(job)
-  let_go(job)
-  settle_children(job.family, job.id, 'failed')
-end
-
 -- The first waiting jobs under this token; what it holds already where it was sent before (promise D8).
 local function claim(limit, token, worker, stale_after_ms)
   local held = held_by(token)
-  if #held > 0 or redis.call('HEXISTS', META, 'paused') == 1 then
+  if #held > 0 or PAUSED then
     return held
   end
   promote(limit)
   local taken = {}
   sift(ZSET.waiting, '+inf', limit, function(member, id)
     local job = load(id)
-    if job and job.bad and job.state == 'waiting' then
+    if job and newer(job.format) then
+      return 'kept'
+    elseif job and job.bad and job.state == 'waiting' then
       set_aside(job, member)
       return 'gone'
     elseif not job or job.state ~= 'waiting' or member_of(job) ~= member then
       redis.call('ZREM', ZSET.waiting, member) -- a member that no transition left here (promise X4)
-      redis.call('ZREM', AGES, id)
+      if not job or job.state ~= 'waiting' then
+        redis.call('ZREM', AGES, id)
+      end
       return 'gone'
-    elseif newer(job) then
-      return 'kept'
     end
     take(job, token, worker, stale_after_ms, #taken)
     taken[#taken + 1] = record(id)
@@ -473,7 +532,7 @@ local function claim(limit, token, worker, stale_after_ms)
 end
 
 -- Readers of the script's own arguments.
-local at = 3
+local at = 4
 local function text()
   at = at + 1
   return ARGV[at]

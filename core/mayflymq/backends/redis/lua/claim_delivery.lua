@@ -5,14 +5,14 @@ local job = load(id)
 if job and job.state == 'active' and job.claim_token == token then
   return record(id)
 end
-if job and job.bad and job.state == 'waiting' and job.delivery == delivery then
-  set_aside(job, member_of(job))
+if not job or newer(job.format) or job.state ~= 'waiting' or job.delivery ~= delivery then
   return 'gone'
 end
-if not job or job.bad or newer(job) or job.state ~= 'waiting' or job.delivery ~= delivery then
+if job.bad then
+  set_aside(job, (job.place or next_number()) .. id)
   return 'gone'
 end
-if redis.call('HEXISTS', META, 'paused') == 1 then
+if PAUSED then
   return 'paused'
 end
 take(job, token, worker, stale_after_ms, 0)

@@ -5,11 +5,11 @@ local ids, dependants = {}, {}
 local function drain(state)
   sift(ZSET[state], '+inf', limit - #ids, function(member, id)
     local job = load(id)
-    if not job or job.state ~= state then  -- it may have failed meanwhile by a parent's removal
+    if not job or job.state ~= state then -- it may have failed meanwhile by a parent's removal
       redis.call('ZREM', ZSET[state], member)
       return 'gone'
     end
-    if newer(job) then
+    if newer(job.format) then
       return 'kept'
     end
     ids[#ids + 1] = job.id

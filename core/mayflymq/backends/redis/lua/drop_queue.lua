@@ -1,14 +1,16 @@
 -- Removes jobs of the queue, and with the last of them the queue. ARGV: force, limit. Returns whether there was a
 -- queue, how many active jobs stand in the way, and the generation once all is gone, else ''.
 local force, limit = text() == '1', number()
-local generation = redis.call('HGET', META, 'registered')
-if not generation then
+if not REGISTERED then
   return {0, 0, ''}
 end
 local active = redis.call('ZCARD', ZSET.active)
 if active > 0 and not force then
   return {1, active, ''}
 end
+-- A queue that is half gone gives out no jobs, and no job that is gone holds a key.
+redis.call('UNLINK', DEDUP, WINDOWS)
+redis.call('HSET', META, 'paused', 1)
 local left = limit
 for _, zset in pairs(ZSET) do
   for _, member in ipairs(redis.call('ZRANGE', zset, 0, left - 1)) do
@@ -22,6 +24,7 @@ for _, zset in pairs(ZSET) do
     end
     redis.call('DEL', job_key(id))
     redis.call('ZREM', zset, member)
+    redis.call('ZREM', AGES, id)
     left = left - 1
   end
   if left <= 0 then
@@ -34,7 +37,5 @@ end
 for _, id in ipairs(redis.call('ZRANGE', SCHEDULES, 0, -1)) do
   redis.call('DEL', PREFIX .. 'schedule:' .. id)
 end
-for _, key in ipairs({META, AGES, DEDUP, WINDOWS, CASCADES, UNPUBLISHED, PUBLISHED, SCHEDULES, SLOTS}) do
-  redis.call('DEL', key)
-end
-return {1, 0, generation}
+redis.call('UNLINK', META, AGES, CASCADES, UNPUBLISHED, PUBLISHED, SCHEDULES, SLOTS)
+return {1, 0, REGISTERED}

@@ -7,10 +7,7 @@ while #records < limit and offset < LOOK_PAST do
     break
   end
   for _, id in ipairs(ids) do
-    local key = PREFIX .. 'schedule:' .. id
-    if not newer({format = redis.call('HGET', key, 'format')}) then
-      records[#records + 1] = redis.call('HGETALL', key)
-    end
+    records[#records + 1] = schedule(id)
   end
   offset = offset + #ids
 end

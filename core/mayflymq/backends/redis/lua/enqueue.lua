@@ -1,8 +1,13 @@
 -- New jobs of one queue. ARGV: count, then for each job: id, task, payload, packed, priority, delay_ms, run_at,
 -- ttl_ms, timeout_ms, max_retries, backoff, depends_on (JSON), on_parent_failure, dedup_key, dedup_mode,
--- dedup_window_ms, dedup_extend. Returns for each: status, state, holder, parent that is unknown, dependants.
-if redis.call('HEXISTS', META, 'registered') == 0 then
-  return 'UNREGISTERED'
+-- dedup_window_ms, dedup_extend. Returns for each: status, state, holder, parent that is unknown, dependants;
+-- refused without such a parent where its key holds no hash.
+if not REGISTERED then
+  for index = 17, #ARGV, 17 do -- each job's depends_on: only one without parents can be the first of a queue
+    if ARGV[index] == '[]' then
+      return 'UNREGISTERED'
+    end
+  end
 end
 
 local function enqueue()
@@ -12,9 +17,11 @@ local function enqueue()
   local depends_on, policy = text(), text()
   local key, mode, window_ms, extend = optional(), optional(), number(), text()
 
-  local existing = redis.call('HGET', job_key(id), 'state')
-  if existing then
-    return {'duplicate_id', existing, '', '', {}}
+  local existing = redis.pcall('HMGET', job_key(id), 'state')
+  if existing.err then
+    return {'refused', '', '', '', {}}
+  elseif existing[1] then
+    return {'duplicate_id', existing[1], '', '', {}}
   end
   local parents, seen = {}, {}
   if depends_on ~= '[]' then
@@ -22,14 +29,14 @@ local function enqueue()
       if not seen[parent] then
         seen[parent] = true
         parents[#parents + 1] = parent
-        if redis.call('HEXISTS', job_key(parent), 'state') == 0 then -- nor is its own id there at this moment
+        if not peek(parent, 'state')[1] then -- nor is its own id there at this moment
           return {'refused', '', '', parent, {}}
         end
       end
     end
   end
 
-  local due_at = run_at and tonumber(run_at) or math.min(NOW + delay_ms, MAX_TIME)
+  local due_at = run_at and tonumber(run_at) or after(delay_ms)
   local replaced, dependants = '', {}
   if key then
     local holder = key_holder(key)
@@ -47,7 +54,7 @@ local function enqueue()
 
   local unfinished, failed = {}, nil
   for _, parent_id in ipairs(parents) do
-    local parent = redis.call('HMGET', job_key(parent_id), 'state', 'family')
+    local parent = peek(parent_id, 'state', 'family')
     if not TERMINAL[parent[1]] then
       unfinished[#unfinished + 1] = parent[2]
     elseif parent[1] ~= 'completed' then

@@ -7,10 +7,11 @@ local function beat()
     return 'lost'
   end
   set(job, 'heartbeat_at', NOW)
-  set(job, 'stale_at', NOW + stale_after_ms)
+  set(job, 'stale_at', after(stale_after_ms))
   if progress then
     set(job, 'progress', progress)
   end
+  redis.call('ZREM', ZSET.active, member_of(job)) -- first, as it is let through when memory is full, and so what follows
   redis.call('ZADD', ZSET.active, job.stale_at, member_of(job))
   save(job)
   return job.cancel_requested and 'cancel_requested' or 'held'

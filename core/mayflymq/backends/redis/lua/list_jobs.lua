@@ -19,7 +19,7 @@ local function behind()
 end
 
 local start = has_cursor and behind() or 0
-local records, last = {}, nil
+local records, last, passed = {}, nil, 0
 while true do
   local part = redis.call('ZRANGE', zset, start, start + limit, 'WITHSCORES')
   if #part == 0 then
@@ -27,12 +27,17 @@ while true do
   end
   for index = 1, #part, 2 do
     local id = id_of(part[index])
-    local format = redis.call('HGET', job_key(id), 'format')
-    if format and (tonumber(format) or 0) <= FORMAT then
-      if #records == limit then
-        return {records, whole(tonumber(last[2])), string.sub(last[1], 1, 16)}
-      end
+    local format = peek(id, 'format')[1]
+    local readable = format and (tonumber(format) or 0) <= FORMAT
+    if (readable and #records == limit) or passed == LOOK_PAST then
+      return {records, whole(tonumber(last[2])), string.sub(last[1], 1, 16)}
+    end
+    if readable then
       records[#records + 1] = record(id)
+    else
+      passed = passed + 1
+    end
+    if readable or passed == LOOK_PAST then
       last = {part[index], part[index + 1]}
     end
     start = start + 1

@@ -8,10 +8,7 @@ while #records < limit and offset < LOOK_PAST do
     break
   end
   for _, found in ipairs(ids) do
-    local key = PREFIX .. 'schedule:' .. found
-    if not newer({format = redis.call('HGET', key, 'format')}) then
-      records[#records + 1] = redis.call('HGETALL', key)
-    end
+    records[#records + 1] = schedule(found)
   end
   offset = offset + #ids
 end

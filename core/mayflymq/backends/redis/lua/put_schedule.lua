@@ -1,5 +1,5 @@
 -- A new or a changed schedule. ARGV: id, count of fields, field, value, ... Whether it is paused and the last slot stay.
-if redis.call('HEXISTS', META, 'registered') == 0 then
+if not REGISTERED then
   return 'UNREGISTERED'
 end
 local id = text()

@@ -8,7 +8,7 @@ end
 local oldest = redis.call('ZRANGE', AGES, 0, 0, 'WITHSCORES')[2]
 local claims, ages, names = {}, {}, {}
 for _, member in ipairs(redis.call('ZRANGE', ZSET.active, 0, look_at - 1)) do
-  local found = redis.call('HMGET', job_key(id_of(member)), 'worker', 'heartbeat_at')
+  local found = peek(id_of(member), 'worker', 'heartbeat_at')
   local worker, age = found[1], NOW - (tonumber(found[2]) or NOW)
   if worker then
     if not claims[worker] then
@@ -29,6 +29,6 @@ for index = 1, math.min(#names, name_at_most) do
   workers[#workers + 1] = ages[names[index]]
 end
 return {
-  redis.call('HEXISTS', META, 'registered'), redis.call('HEXISTS', META, 'paused'), counts,
+  REGISTERED and 1 or 0, PAUSED and 1 or 0, counts,
   oldest and whole(math.max(0, NOW - tonumber(oldest))) or '', workers,
 }

@@ -6,15 +6,15 @@ local recovered = {}
 
 sift(ZSET.active, NOW, limit, function(member, id)
   local job = load(id)
-  if job and job.bad then
+  if job and newer(job.format) then
+    return 'kept'
+  elseif job and job.bad then
     redis.call('ZADD', ZSET.active, NOW + BEHIND_MS, member)
     recovered[#recovered + 1] = {id, 'unreadable', 0, '', {}}
     return 'done'
   elseif not job or job.state ~= 'active' or member_of(job) ~= member then
     redis.call('ZREM', ZSET.active, member) -- the record is gone, or stands elsewhere
     return 'gone'
-  elseif newer(job) then
-    return 'kept'
   end
   local stalls, worker = (tonumber(job.stalls) or 0) + 1, job.worker
   local status, dependants = 'released', {}

@@ -3,7 +3,7 @@
 local function retry(job)
   if not job then
     return {'unknown', '', ''}
-  elseif job.state ~= 'failed' and job.state ~= 'expired' then
+  elseif job.bad or (job.state ~= 'failed' and job.state ~= 'expired') then
     return {'not_dead', job.state, ''}
   end
   if job.dedup_key then
@@ -15,8 +15,8 @@ local function retry(job)
     end
   end
   local families, seen = {}, {}
-  for _, parent in ipairs(cjson.decode(redis.call('HGET', job.key, 'depends_on'))) do
-    local found = redis.call('HMGET', job_key(parent), 'state', 'family')
+  for _, parent in ipairs(cjson.decode(peek(job.id, 'depends_on')[1] or '[]')) do
+    local found = peek(parent, 'state', 'family')
     if not seen[parent] and found[1] and not TERMINAL[found[1]] then
       seen[parent] = true
       families[#families + 1] = found[2]

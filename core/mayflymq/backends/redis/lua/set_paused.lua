@@ -1,5 +1,5 @@
 -- Pauses or resumes the queue. ARGV: 1 or 0.
-if redis.call('HEXISTS', META, 'registered') == 0 then
+if not REGISTERED then
   return 'UNREGISTERED'
 end
 if text() == '1' then

@@ -36,7 +36,7 @@ local function settle()
   if event == 'release' then
     move(job, 'waiting')
   elseif delay_ms > 0 then
-    set(job, 'run_at', math.min(NOW + delay_ms, MAX_TIME))
+    set(job, 'run_at', after(delay_ms))
     move(job, 'delayed')
   else
     move(job, 'waiting', true)
