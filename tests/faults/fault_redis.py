@@ -14,7 +14,7 @@ from mayflymq.backends.redis.keys import prefix_of
 from tests.contract.bench import Bench
 from tests.contract.harness import ManualClock
 
-from .faultpoints import QUEUE, STEP, Points, Run, Situation, Victims
+from .faultpoints import QUEUE, Points, Run, Situation, Victims
 from .situations import SITUATIONS
 
 PREFIX = "crash"
@@ -27,6 +27,7 @@ class FAULTS:
     in_steps = frozenset({"claim: a record that cannot be read"})  # it is settled by a script of its own
 
     def __init__(self) -> None:
+        implementation._script.cache_clear()  # the scripts hold the limit of `small_steps`
         self._server = RedisServer().start()
         self._url = f"{self._server.url}?prefix={PREFIX}"
         self._client = redis.Redis.from_url(self._server.url)
@@ -82,17 +83,21 @@ class FAULTS:
         self._victims.close()
         self._client.close()
         self._server.stop()
+        implementation._script.cache_clear()
 
 
 def install(points: Points) -> None:
-    names = {implementation._script(name, STEP)[1]: name for name in FAULTS.writes}
-    execute: Any = redis.Redis.execute_command
-
-    def counting(client: redis.Redis, *words: Any, **options: Any) -> Any:
-        points.here()
-        if words[1:] and words[1] in names:
-            points.wrote(names[words[1]])
-        return execute(client, *words, **options)
-
     client: Any = redis.Redis
+    execute, script = client.execute_command, implementation._script
+
+    def counting(self: redis.Redis, *words: Any, **options: Any) -> Any:
+        points.here()
+        return execute(self, *words, **options)
+
+    def noting(name: str, *options: Any) -> Any:
+        if name in FAULTS.writes:
+            points.wrote(name)
+        return script(name, *options)
+
     client.execute_command = counting
+    implementation._script = noting  # type: ignore[assignment]
