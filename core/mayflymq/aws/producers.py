@@ -125,7 +125,7 @@ class _Batch:
         return _Message(record, queue, job, key is not None)
 
     def _refuse(self, record: Json, error: Exception) -> None:
-        log.error("a message can become no job: %s", error, extra={"message_id": record["messageId"]})
+        log.error("a message became no job: %s", error, extra={"message_id": record["messageId"]})
         self._keep(record)
 
     def _keep(self, record: Json) -> None:
