@@ -107,7 +107,7 @@ def answered(invocation: Invocation) -> tuple[int, Any]:
     return invocation.payload["statusCode"], json.loads(invocation.payload["body"])
 
 
-@pytest.mark.promise("F6")
+@pytest.mark.promise("F6", backends=("functions",))
 def test_from_the_request_to_the_result_and_every_other_sample(deployment: Deployment) -> None:
     """One test, in this order, because a container takes longer to start than all of it to run."""
     assert answered(deployment.invoke("enqueue", event("enqueue_http_v2_post")))[0] == 202
