@@ -10,6 +10,7 @@ import json
 import math
 import re
 import traceback as traceback_module
+from functools import lru_cache
 
 from .errors import ConfigurationError, CorruptRecord, InvalidJob, PayloadTooLarge
 from .model import Backoff, JobError, shown
@@ -141,6 +142,7 @@ def decode_error(data: bytes) -> JobError:
     return JobError(kind, message, traceback)
 
 
+@lru_cache(256)
 def encode_backoff(backoff: Backoff) -> bytes:
     """The backoff as JSON bytes."""
     return json.dumps(
@@ -148,6 +150,7 @@ def encode_backoff(backoff: Backoff) -> bytes:
     ).encode("ascii")
 
 
+@lru_cache(256)
 def decode_backoff(data: bytes) -> Backoff:
     """The backoff that `encode_backoff` was given."""
     try:

@@ -136,6 +136,8 @@ def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> Redis
     return RedisBackend(server, prefix=prefix, cluster=cluster == "1", broker=broker, clock=clock)
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 _ENCODE = "percent-encode the user and the password in it"
 
 
@@ -225,7 +227,10 @@ class RedisBackend:
         if not repeat and self._slept():
             self._send(lambda client: client.exists(fixed[0]), repeat=True)
         known = [keys.prefix_of(self._prefix, queue), now, FORMAT, model.MAX_CHILDREN_A_STEP]
-        return self._eval(name, fixed, [*known, *values], repeat=repeat)
+        told = _JSON.encode([*known, *(value for value in values if type(value) is not bytes)])
+        return self._eval(
+            name, fixed, [told, *(value for value in values if type(value) is bytes)], repeat=repeat
+        )
 
     def _eval(self, name: str, fixed: list[str], values: Sequence[Any], *, repeat: bool) -> Any:
         text, sha = _script(name)
@@ -281,9 +286,9 @@ class RedisBackend:
         self._eval("registry", [keys.registry(self._prefix)], [queue, expected, generation], repeat=True)
 
     def _deliver(self, queue: str) -> None:
-        state, cursor = b"waiting", b"0"
+        state, cursor = "waiting", "0"
         while state:
-            state, cursor = self._run("enable_broker", queue, state, cursor)
+            state, cursor = _texts(self._run("enable_broker", queue, state, cursor))
 
     def _enable_broker(self, queue: str) -> None:
         self._send(lambda client: client.set(keys.broker(self._prefix), 1), repeat=True)
@@ -314,7 +319,7 @@ class RedisBackend:
         answers = self._call(
             "enqueue", jobs[0].queue, len(jobs), *(value for job in jobs for value in _new(job))
         )
-        return [_enqueued(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+        return [_enqueued(job, answer) for job, answer in zip(jobs, json.loads(answers), strict=True)]
 
     def claim(self, request: ClaimRequest) -> list[ClaimedJob]:
         return self._claimed(request, self._call("claim", request.queue, *_request(request)))
@@ -322,10 +327,9 @@ class RedisBackend:
     def _claimed(self, request: ClaimRequest, records: list[list[bytes]]) -> list[ClaimedJob]:
         claimed = []
         for record in records:
-            fields = _fields(record)
-            claim = Claim(request.queue, fields[b"id"].decode(), request.token)
+            claim = Claim(request.queue, json.loads(record[0])["id"], request.token)
             try:
-                claimed.append(ClaimedJob(claim, _job(request.queue, fields)))
+                claimed.append(ClaimedJob(claim, _job(request.queue, record)))
             except CorruptRecord as error:  # fails at once, so that it hides no other
                 self.settle([Settle(claim, Fail(JobError("CorruptRecord", str(error))))])
         return claimed
@@ -358,14 +362,15 @@ class RedisBackend:
                 settle.claim.token,
                 lifecycle.event_of(outcome),
                 outcome.delay_ms if isinstance(outcome, model.Retry | model.Defer) else 0,
-                b"" if result is None else result,
+                codec.encode_error(outcome.error).decode("ascii") if failed else "",  # type: ignore[union-attr]
                 0 if result is None else 1,
-                codec.encode_error(outcome.error) if failed else "",  # type: ignore[union-attr]
             ]
+            values += [] if result is None else [result]
         values += _request(claim_next) if claim_next else [0]
         settled, records = self._call("settle", queues.pop(), *values)
+        answers = json.loads(settled) if settles else []
         return SettleResult(
-            [Settled(Settlement(status.decode()), _dependants(children)) for status, children in settled],
+            [Settled(Settlement(status), _dependants(children)) for status, children in answers],
             self._claimed(claim_next, records) if claim_next else [],
         )
 
@@ -451,7 +456,7 @@ class RedisBackend:
     def get(self, queue: str, ids: Sequence[str]) -> list[Job | None]:
         base.check_batch("ids", ids)
         records = self._call("get", queue, len(ids), *ids)
-        return [_job(queue, _fields(record)) if record else None for record in records]
+        return [_job(queue, record) if record else None for record in records]
 
     def list_jobs(self, queue: str, state: State, cursor: str | None = None, limit: int = 100) -> JobPage:
         base.check_limit(limit)
@@ -462,7 +467,7 @@ class RedisBackend:
         jobs = []
         for record in records:
             try:
-                jobs.append(_job(queue, _fields(record)))
+                jobs.append(_job(queue, record))
             except CorruptRecord as error:
                 base.logger.error("left out of a list: %s", error)
         return JobPage(jobs, base.write_cursor(int(last_rank), int(last_place)) if last_place else None)
@@ -534,7 +539,6 @@ class RedisBackend:
     def put_schedule(self, schedule: Schedule) -> None:
         fields: dict[str, Any] = {
             "task": schedule.task,
-            "payload": schedule.payload,
             "every_ms": schedule.every_ms,
             "cron": schedule.cron,
             "timezone": schedule.timezone,
@@ -543,10 +547,10 @@ class RedisBackend:
             "ttl_ms": schedule.ttl_ms,
             "timeout_ms": schedule.timeout_ms,
             "max_retries": schedule.max_retries,
-            "backoff": codec.encode_backoff(schedule.backoff),
+            "backoff": codec.encode_backoff(schedule.backoff).decode("ascii"),
         }
         given = [value for field in fields.items() if field[1] is not None for value in field]
-        self._call("put_schedule", schedule.queue, schedule.id, len(given) // 2, *given)
+        self._call("put_schedule", schedule.queue, schedule.id, len(given) // 2, *given, schedule.payload)
 
     def remove_schedule(self, queue: str, schedule_id: str) -> bool:
         return bool(self._call("remove_schedule", queue, schedule_id))
@@ -668,7 +672,6 @@ def _new(job: NewJob) -> list[Any]:
     return [
         job.id,
         job.task,
-        payload,
         packed,
         job.priority,
         job.delay_ms,
@@ -676,13 +679,14 @@ def _new(job: NewJob) -> list[Any]:
         "" if job.ttl_ms is None else job.ttl_ms,
         "" if job.timeout_ms is None else job.timeout_ms,
         job.max_retries,
-        codec.encode_backoff(job.backoff),
-        json.dumps(job.depends_on, ensure_ascii=False),
+        codec.encode_backoff(job.backoff).decode("ascii"),
+        _JSON.encode(job.depends_on) if job.depends_on else "[]",
         job.on_parent_failure,
         dedup.key if dedup else "",
         dedup.mode if dedup else "",
         dedup.window_ms if dedup else 0,
         int(dedup.extend) if dedup else 0,
+        payload,
     ]
 
 
@@ -690,10 +694,10 @@ def _enqueued(job: NewJob, answer: list[Any]) -> Enqueued:
     status, state, holder, unknown, children = answer
     return Enqueued(
         job.id,
-        EnqueueStatus(status.decode()),
-        State(state.decode()) if state else None,
-        holder.decode() or None,
-        _refusal(job, unknown.decode()) if status == b"refused" else None,
+        EnqueueStatus(status),
+        State(state) if state else None,
+        holder or None,
+        _refusal(job, unknown) if status == "refused" else None,
         _dependants(children),
     )
 
@@ -706,10 +710,12 @@ def _texts(values: Iterable[bytes]) -> list[str]:
     return [value.decode() for value in values]
 
 
-def _dependants(flat: list[bytes]) -> tuple[Dependant, ...]:
+def _dependants(flat: list[Any]) -> tuple[Dependant, ...]:
+    if not flat:  # also {}, as which Lua writes an empty list in JSON
+        return ()
+    words = [word.decode() if isinstance(word, bytes) else word for word in flat]
     return tuple(
-        Dependant(job_id.decode(), State(state.decode()))
-        for job_id, state in zip(flat[::2], flat[1::2], strict=True)
+        Dependant(job_id, State(state)) for job_id, state in zip(words[::2], words[1::2], strict=True)
     )
 
 
@@ -717,78 +723,78 @@ def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _job(queue: str, fields: dict[bytes, bytes]) -> Job:
-    """The job in the fields of its hash. Raises CorruptRecord naming the job when it cannot be read."""
-    name = fields.get(b"id", b"?").decode("utf-8", "replace")
+def _job(queue: str, record: list[bytes]) -> Job:
+    """The job in a record: its fields as JSON, the payload, the result. Raises CorruptRecord naming the job
+    when it cannot be read."""
+    name = "?"
     try:
-        version = int(fields[b"format"])
+        fields = json.loads(record[0])
+        name = fields["id"]
+        version = int(fields["format"])
         if version > FORMAT:
             raise CorruptRecord(
                 f"it has format {version}, this version reads up to {FORMAT}: update mayflymq"
             )
-        return _read_job(queue, fields)
+        return _read_job(queue, fields, record[1], record[2])
     except (MayflyError, LookupError, ValueError, TypeError, zlib.error) as error:
         raise CorruptRecord(
             f"job {name} in {queue} cannot be read: {type(error).__name__} {error}"
         ) from error
 
 
-def _read_job(queue: str, fields: dict[bytes, bytes]) -> Job:
-    def number(name: bytes) -> int | None:
-        value = fields.get(name)
+def _read_job(queue: str, fields: dict[str, str], payload: bytes, result: bytes | None) -> Job:
+    get = fields.get
+
+    def number(name: str) -> int | None:
+        value = get(name)
         return None if value is None else int(value)
 
-    def text(name: bytes) -> str | None:
-        value = fields.get(name)
-        return None if value is None else value.decode()
+    def error(name: str) -> JobError | None:
+        value = get(name)
+        return None if value is None else codec.decode_error(value.encode("ascii"))
 
-    def error(name: bytes) -> JobError | None:
-        value = fields.get(name)
-        return None if value is None else codec.decode_error(value)
-
-    key = text(b"dedup_key")
-    progress = fields.get(b"progress")
-    payload = fields[b"payload"]
+    key = get("dedup_key")
+    progress = get("progress")
     return Job(
-        id=fields[b"id"].decode(),
+        id=fields["id"],
         queue=queue,
-        task=fields[b"task"].decode(),
-        payload=zlib.decompress(payload) if fields[b"packed"] == b"1" else payload,
-        state=State(fields[b"state"].decode()),
-        priority=int(fields[b"priority"]),
-        created_at=int(fields[b"created_at"]),
-        run_at=number(b"run_at"),
-        ttl_ms=number(b"ttl_ms"),
-        timeout_ms=number(b"timeout_ms"),
-        max_retries=int(fields[b"max_retries"]),
-        backoff=codec.decode_backoff(fields[b"backoff"]),
-        depends_on=tuple(json.loads(fields[b"depends_on"])),
-        on_parent_failure=ParentPolicy(fields[b"on_parent_failure"].decode()),
+        task=fields["task"],
+        payload=zlib.decompress(payload) if fields["packed"] == "1" else payload,
+        state=State(fields["state"]),
+        priority=int(fields["priority"]),
+        created_at=int(fields["created_at"]),
+        run_at=number("run_at"),
+        ttl_ms=number("ttl_ms"),
+        timeout_ms=number("timeout_ms"),
+        max_retries=int(fields["max_retries"]),
+        backoff=codec.decode_backoff(fields["backoff"].encode("ascii")),
+        depends_on=() if fields["depends_on"] == "[]" else tuple(json.loads(fields["depends_on"])),
+        on_parent_failure=ParentPolicy(fields["on_parent_failure"]),
         dedup=None
         if key is None
         else Dedup(
             key,
-            DedupMode(fields[b"dedup_mode"].decode()),
-            int(fields[b"dedup_window_ms"]),
-            fields[b"dedup_extend"] == b"1",
+            DedupMode(fields["dedup_mode"]),
+            int(fields["dedup_window_ms"]),
+            fields["dedup_extend"] == "1",
         ),
-        deliveries=number(b"deliveries") or 0,
-        failures=number(b"failures") or 0,
-        stalls=number(b"stalls") or 0,
-        replays=number(b"replays") or 0,
-        retried_at=number(b"retried_at"),
-        claim_token=text(b"claim_token"),
-        claimed_at=number(b"claimed_at"),
-        heartbeat_at=number(b"heartbeat_at"),
-        stale_at=number(b"stale_at"),
-        worker=text(b"worker"),
-        cancel_requested=b"cancel_requested" in fields,
+        deliveries=number("deliveries") or 0,
+        failures=number("failures") or 0,
+        stalls=number("stalls") or 0,
+        replays=number("replays") or 0,
+        retried_at=number("retried_at"),
+        claim_token=get("claim_token"),
+        claimed_at=number("claimed_at"),
+        heartbeat_at=number("heartbeat_at"),
+        stale_at=number("stale_at"),
+        worker=get("worker"),
+        cancel_requested="cancel_requested" in fields,
         progress=None if progress is None else float(progress),
-        result=fields.get(b"result"),
-        error=error(b"error"),
-        first_error=error(b"first_error"),
-        finished_at=number(b"finished_at"),
-        format=int(fields[b"format"]),
+        result=result,
+        error=error("error"),
+        first_error=error("first_error"),
+        finished_at=number("finished_at"),
+        format=int(fields["format"]),
     )
 
 

@@ -1,10 +1,10 @@
 -- What the transitions share; put before each of them.
 --
 -- KEYS     the queue's fixed keys, in the order of keys.py
--- ARGV[1]  the prefix of the keys of single jobs and claims, with the queue's hash tag
--- ARGV[2]  the time in milliseconds, for tests; empty: the server's
--- ARGV[3]  the newest record format that the caller knows
--- ARGV[4]  how many children one step settles
+-- ARGV[1]  a JSON array: the prefix of the keys of single jobs and claims, with the queue's hash tag; the time in
+--          milliseconds, for tests, or '' for the server's; the newest record format that the caller knows; how many
+--          children one step settles; then the script's own arguments
+-- ARGV[2]  and on: those of its arguments that are bytes
 
 local ZSET = {
   waiting = KEYS[1], delayed = KEYS[2], blocked = KEYS[3], active = KEYS[4],
@@ -12,14 +12,14 @@ local ZSET = {
 }
 local META, AGES, DEDUP, WINDOWS, CASCADES = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local UNPUBLISHED, PUBLISHED, SCHEDULES, SLOTS = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-local PREFIX, FORMAT = ARGV[1], tonumber(ARGV[3])
+local ARGUMENTS = cjson.decode(ARGV[1])
+local PREFIX, FORMAT, MAX_CHILDREN = ARGUMENTS[1], ARGUMENTS[3], ARGUMENTS[4]
 local MAX_TIME = 9007199254740991
 local BROKER, REGISTERED, PAUSED, NEWER = unpack(redis.call('HMGET', META, 'broker', 'registered', 'paused', 'newer'))
-local MAX_CHILDREN = tonumber(ARGV[4])
 local TERMINAL = {completed = true, failed = true, expired = true, cancelled = true}
 local DELIVERED = {waiting = true, failed = true, expired = true}
 
-local NOW = tonumber(ARGV[2])
+local NOW = tonumber(ARGUMENTS[2])
 if not NOW then
   local time = redis.call('TIME')
   NOW = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -52,7 +52,7 @@ end
 local FIELDS = {
   'state', 'place', 'family', 'format', 'priority', 'created_at', 'run_at', 'stale_at', 'finished_at', 'unfinished',
   'on_parent_failure', 'dedup_key', 'dedup_mode', 'claim_token', 'cancel_requested', 'deliveries', 'failures',
-  'stalls', 'replays', 'worker', 'first_error', 'settled_token', 'settled_as', 'delivery', 'born',
+  'stalls', 'replays', 'worker', 'first_error', 'settled_token', 'settled_as', 'delivery', 'born', 'progress', 'heartbeat_at',
 }
 
 local function integer(text)
@@ -88,9 +88,16 @@ local function set(job, name, value)
   job.dropped[name] = nil
 end
 
+-- Of the fields that `load` reads; `clear` is for the others.
 local function unset(job, name)
-  job[name] = nil
-  job.changed[name] = nil
+  if job[name] then
+    job[name] = nil
+    job.changed[name] = nil
+    job.dropped[name] = true
+  end
+end
+
+local function clear(job, name)
   job.dropped[name] = true
 end
 
@@ -353,11 +360,10 @@ local function settle_children(family, parent, ended)
         end
       end
     end
-    local mark = of .. how .. '|' .. name
     if #ids > budget then
-      redis.call('ZADD', CASCADES, of, mark)
-    else
-      redis.call('ZREM', CASCADES, mark)
+      redis.call('ZADD', CASCADES, of, of .. how .. '|' .. name)
+    elseif #ids > 0 then
+      redis.call('ZREM', CASCADES, of .. how .. '|' .. name)
     end
     budget = budget - math.min(budget, #ids)
   end
@@ -468,10 +474,22 @@ local function promote(limit)
   return ids
 end
 
--- The whole record, as field, value, ...; none where there is no such job, the id alone where the key holds no hash.
+-- The whole record: its fields as a JSON object, the payload, the result; nothing where there is no such job, the id
+-- alone where the key holds no hash.
 local function record(id)
   local fields = redis.pcall('HGETALL', job_key(id))
-  return fields.err and {'id', id} or fields
+  if fields.err then
+    return {cjson.encode({id = id})}
+  elseif #fields == 0 then
+    return {}
+  end
+  local object = {}
+  for index = 1, #fields, 2 do
+    object[fields[index]] = fields[index + 1]
+  end
+  local payload, result = object.payload or false, object.result or false
+  object.payload, object.result = nil, nil
+  return {cjson.encode(object), payload, result}
 end
 
 local function held_by(token)
@@ -532,10 +550,15 @@ local function claim(limit, token, worker, stale_after_ms)
 end
 
 -- Readers of the script's own arguments.
-local at = 4
+local at, blob_at = 4, 1
 local function text()
   at = at + 1
-  return ARGV[at]
+  local value = ARGUMENTS[at]
+  return type(value) == 'number' and whole(value) or value
+end
+local function blob()
+  blob_at = blob_at + 1
+  return ARGV[blob_at]
 end
 local function number()
   return tonumber(text())

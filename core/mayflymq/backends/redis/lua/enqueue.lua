@@ -1,27 +1,29 @@
--- New jobs of one queue. ARGV: count, then for each job: id, task, payload, packed, priority, delay_ms, run_at,
--- ttl_ms, timeout_ms, max_retries, backoff, depends_on (JSON), on_parent_failure, dedup_key, dedup_mode,
--- dedup_window_ms, dedup_extend. Returns for each: status, state, holder, parent that is unknown, dependants;
+-- New jobs of one queue. ARGV: count, then for each job: id, task, packed, priority, delay_ms, run_at, ttl_ms,
+-- timeout_ms, max_retries, backoff, depends_on (JSON), on_parent_failure, dedup_key, dedup_mode, dedup_window_ms,
+-- dedup_extend; as bytes: the payloads. Returns for each, as JSON: status, state, holder, parent that is unknown, dependants;
 -- refused without such a parent where its key holds no hash.
+local EACH, DEPENDS_ON = 16, 11
 if not REGISTERED then
-  for index = 17, #ARGV, 17 do -- each job's depends_on: only one without parents can be the first of a queue
-    if ARGV[index] == '[]' then
+  for index = 5 + DEPENDS_ON, #ARGUMENTS, EACH do -- only one without parents can be the first of a queue
+    if ARGUMENTS[index] == '[]' then
       return 'UNREGISTERED'
     end
   end
 end
 
 local function enqueue()
-  local id, task, payload, packed, priority = text(), text(), text(), text(), text()
+  local id, task, packed, priority = text(), text(), text(), text()
   local delay_ms, run_at = number(), optional()
   local ttl_ms, timeout_ms, max_retries, backoff = optional(), optional(), text(), text()
   local depends_on, policy = text(), text()
   local key, mode, window_ms, extend = optional(), optional(), number(), text()
+  local payload = blob()
 
   local existing = redis.pcall('HMGET', job_key(id), 'state')
   if existing.err then
     return {'refused', '', '', '', {}}
   elseif existing[1] then
-    return {'duplicate_id', existing[1], '', '', {}}
+    return {'duplicate_id', ZSET[existing[1]] and existing[1] or '', '', '', {}}
   end
   local parents, seen = {}, {}
   if depends_on ~= '[]' then
@@ -43,7 +45,7 @@ local function enqueue()
     if holder then
       local held_by_job = load(holder)
       if mode ~= 'debounce' or not held_by_job or held_by_job.state ~= 'delayed' then
-        return {'deduplicated', held_by_job and held_by_job.state or '', holder, '', {}}
+        return {'deduplicated', held_by_job and ZSET[held_by_job.state] and held_by_job.state or '', holder, '', {}}
       end
       if extend == '0' then
         due_at = tonumber(held_by_job.run_at)
@@ -99,4 +101,4 @@ local answers = {}
 for index = 1, number() do
   answers[index] = enqueue()
 end
-return answers
+return cjson.encode(answers)

@@ -1,4 +1,4 @@
--- A new or a changed schedule. ARGV: id, count of fields, field, value, ... Whether it is paused and the last slot stay.
+-- A new or a changed schedule. ARGV: id, count of fields, field, value, ...; as bytes: the payload. Whether it is paused and the last slot stay.
 if not REGISTERED then
   return 'UNREGISTERED'
 end
@@ -7,6 +7,7 @@ local key = PREFIX .. 'schedule:' .. id
 local kept = redis.call('HMGET', key, 'revision', 'paused', 'last_slot')
 redis.call('HSET', key, 'id', id, 'revision', (tonumber(kept[1]) or 0) + 1, 'changed_at', whole(NOW), 'format', FORMAT)
 redis.call('HDEL', key, 'next_slot', 'every_ms', 'cron', 'ttl_ms', 'timeout_ms')
+redis.call('HSET', key, 'payload', blob())
 for _ = 1, number() do
   redis.call('HSET', key, text(), text())
 end

@@ -1,7 +1,7 @@
 -- Failed and expired jobs are queued again, each as a new life. ARGV: count, ids. Returns for each: status, state,
 -- holder of its key.
 local function retry(job)
-  if not job then
+  if not job or not ZSET[job.state] then
     return {'unknown', '', ''}
   elseif job.bad or (job.state ~= 'failed' and job.state ~= 'expired') then
     return {'not_dead', job.state, ''}
@@ -29,7 +29,6 @@ local function retry(job)
   set(job, 'replays', (tonumber(job.replays) or 0) + 1)
   set(job, 'retried_at', NOW)
   unset(job, 'progress')
-  unset(job, 'result')
   if #families > 0 then
     move(job, 'blocked')
   else

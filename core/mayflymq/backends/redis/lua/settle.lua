@@ -1,11 +1,12 @@
--- Ends claims, then makes the next one. ARGV: count, then for each: id, token, event, delay_ms, result, has_result,
--- error. Then limit (0: no claim), token, worker, stale_after_ms. Returns for each its settlement and dependants,
+-- Ends claims, then makes the next one. ARGV: count, then for each: id, token, event, delay_ms, error, whether there is a
+-- result; as bytes: the results. Then limit (0: no claim), token, worker, stale_after_ms. Returns for each, as JSON, its settlement and dependants,
 -- and the records claimed.
 local ENDS = {complete = 'completed', fail = 'failed', expire = 'expired', cancel = 'cancelled'}
 
 local function settle()
   local id, token, event, delay_ms = text(), text(), text(), number()
-  local result, has_result, error = text(), text(), optional()
+  local error = optional()
+  local result = text() == '1' and blob() or nil
   local job = load(id)
   if not job or job.bad or job.state ~= 'active' or job.claim_token ~= token then
     if not job or job.settled_token ~= token then
@@ -25,8 +26,10 @@ local function settle()
     set(job, 'failures', (tonumber(job.failures) or 0) + 1)
     fail(job, error)
   elseif event == 'complete' then
-    unset(job, 'error')
-    if has_result == '1' then
+    if job.first_error then
+      clear(job, 'error')
+    end
+    if result then
       set(job, 'result', result)
     end
   end
@@ -49,4 +52,4 @@ for index = 1, number() do
   settled[index] = settle()
 end
 local limit = number()
-return {settled, limit > 0 and claim(limit, text(), text(), number()) or {}}
+return {cjson.encode(settled), limit > 0 and claim(limit, text(), text(), number()) or {}}
