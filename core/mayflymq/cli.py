@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
 from . import codec, events, maintenance, schedules, worker
+from .aws.doorbell import open_doorbell
 from .backends.base import COUNT_CAP, Backend, check_terminal, open_backend
 from .errors import BackendError, ConfigurationError, CorruptRecord, InvalidJob, MayflyError
 from .model import (
@@ -43,7 +44,7 @@ from .model import (
     State,
     duration_ms,
 )
-from .queue import Queue
+from .queue import Queue, connect
 from .tasks import registry
 
 try:
@@ -1022,6 +1023,8 @@ def _backend(settings: Settings) -> Iterator[Backend]:
     handler.setFormatter(_LogLine("%(levelname)s %(message)s"))
     logging.basicConfig(level=settings.log_level, handlers=[handler])
     backend = open_backend(settings.backend_url)
+    if settings.doorbell:
+        connect(backend, doorbell=open_doorbell(settings.doorbell))
     try:
         yield backend
     finally:

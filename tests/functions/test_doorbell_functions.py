@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -227,6 +230,27 @@ def test_what_goes_over_the_wire(wire: list[tuple[str, str, dict[str, str], byte
     assert path == "/2015-03-31/functions/worker/invocations"
     assert invoke_headers["x-amz-invocation-type"] == "Event"
     assert json.loads(payload) == {"queues": ["emails"]}
+
+
+@pytest.mark.promise("F6", backends=["functions"])
+def test_the_command_line_rings_as_the_functions_do(
+    wire: list[tuple[str, str, dict[str, str], bytes]], tmp_path: Path
+) -> None:
+    settings = {
+        "MAYFLYMQ_BACKEND_URL": f"sqlite:///{tmp_path}/queue.db",
+        "MAYFLYMQ_DOORBELL": f"sqs:{QUEUE_URL}",
+    }
+    for command in (["enqueue", "emails", "t"], ["sweep"], ["promote"]):
+        done = subprocess.run(
+            [sys.executable, "-c", "from mayflymq.cli import main; main()", *command],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "doorbell" not in done.stderr
+    assert [json.loads(json.loads(body)["MessageBody"]) for *_, body in wire] == [{"queue": "emails"}] * 3
 
 
 def test_a_doorbell_that_nobody_answers_holds_up_one_enqueue(
