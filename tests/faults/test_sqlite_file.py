@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mayflymq.backends.base import open_backend
-from mayflymq.backends.sqlite import backend as implementation
+from mayflymq.backends.sqlite import database
 from mayflymq.backends.sqlite.backend import SqliteBackend
 from mayflymq.errors import BackendError, SchemaMismatch
 from mayflymq.model import Complete, NewJob, Settle, Severity
@@ -45,7 +45,7 @@ def job(id: str = "j", payload: bytes = b"{}") -> NewJob:
 
 
 def file(path: Path) -> SqliteBackend:
-    return SqliteBackend(path)
+    return SqliteBackend(database.Database(path))
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> Any:
@@ -59,7 +59,7 @@ def pragma(connection: sqlite3.Connection, name: str) -> Any:
 def test_what_returned_is_on_the_disk(tmp_path: Path) -> None:
     backend = file(tmp_path / "a.db")
     backend.enqueue([job()])
-    connection = backend._connect()
+    connection = backend._database._connect()
     assert pragma(connection, "journal_mode") == "wal"
     assert pragma(connection, "synchronous") == 2, "FULL: the log is on the disk at every commit"
     assert pragma(connection, "foreign_keys") == 1
@@ -126,7 +126,7 @@ def test_no_room_at_any_statement_changes_nothing_and_says_so(
     )
     q = faults.bench()
     assert isinstance(q.backend, SqliteBackend)
-    connection = q.backend._connect()
+    connection = q.backend._database._connect()
     assert isinstance(connection, Refusing)
     monkeypatch.undo()
     if not SITUATIONS[name].broker:
@@ -225,7 +225,7 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
 def test_a_schedule_that_cannot_be_read_hides_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    q = Bench(SqliteBackend(tmp_path / "a.db"), ManualClock(), QUEUE)
+    q = Bench(file(tmp_path / "a.db"), ManualClock(), QUEUE)
     for id in ("a", "b", "c"):
         q.backend.put_schedule(schedule(q, id))
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
@@ -250,10 +250,10 @@ def schema(path: Path) -> list[tuple[Any, ...]]:
 
 def more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
     """Gives the library a migration more than it has."""
-    known = implementation._migrations()
+    known = database.migrations()
     added = tmp_path / "9999_more.sql"
     added.write_text(script)
-    monkeypatch.setattr(implementation, "_migrations", lambda: [*known, added])
+    monkeypatch.setattr(database, "migrations", lambda: [*known, added])
 
 
 def made(path: Path) -> Path:
@@ -266,11 +266,11 @@ def made(path: Path) -> Path:
 def test_a_fresh_schema_equals_all_migrations_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = implementation._migrations()
+    known = database.migrations()
     assert [int(script.name[:4]) for script in known] == list(range(1, len(known) + 1))
     assert file(tmp_path / "fresh.db").migrate() == len(known)
     for applied in range(1, len(known) + 1):
-        monkeypatch.setattr(implementation, "_migrations", lambda applied=applied: known[:applied])
+        monkeypatch.setattr(database, "migrations", lambda applied=applied: known[:applied])
         assert file(tmp_path / "stepwise.db").migrate() == applied
     assert schema(tmp_path / "stepwise.db") == schema(tmp_path / "fresh.db")
     assert file(tmp_path / "fresh.db").migrate() == len(known), "again: nothing to do"
@@ -281,7 +281,7 @@ def test_an_older_schema_is_refused_until_it_was_migrated_and_keeps_its_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made(tmp_path / "a.db")
-    newest = len(implementation._migrations()) + 1
+    newest = len(database.migrations()) + 1
     with monkeypatch.context() as patch:
         more(patch, tmp_path, "ALTER TABLE jobs ADD COLUMN colour TEXT;\nCREATE TABLE more (a);\n")
         with pytest.raises(SchemaMismatch, match=f"has schema {newest - 1}, .* run `mayflymq migrate`"):

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from mayflymq.backends.sqlite import backend as implementation
+from mayflymq.backends.sqlite import database
 from mayflymq.model import State
 
 SOURCE = Path(implementation.__file__)
 FILES = sorted((SOURCE.parent / "sql").glob("*.sql"))
 TEXTS = [
     node.value
-    for node in ast.walk(ast.parse(SOURCE.read_text("utf-8")))
+    for source in sorted(SOURCE.parent.glob("*.py"))
+    for node in ast.walk(ast.parse(source.read_text("utf-8")))
     if isinstance(node, ast.Constant) and isinstance(node.value, str)
 ]
 
@@ -25,7 +27,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(":memory:")
-    for migration in implementation._migrations():
+    for migration in database.migrations():
         connection.executescript(migration.read_text("utf-8"))
     yield connection
     connection.close()
@@ -33,7 +35,7 @@ def empty() -> Iterator[sqlite3.Connection]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_statement_loads_and_fits_the_schema(empty: sqlite3.Connection, file: Path) -> None:
-    text = implementation._sql(file.stem)
+    text = implementation.sql(file.stem)
     lines = text.splitlines()
     assert lines[0].startswith("-- "), "a head says what it does"
     assert max(map(len, lines)) <= 120

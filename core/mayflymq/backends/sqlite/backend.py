@@ -8,12 +8,10 @@ the clock is read, so the times of all processes agree with the order of their t
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ... import codec, lifecycle, model
-from ...errors import BackendError, ConfigurationError, CorruptRecord, MayflyError, SchemaMismatch
+from ...errors import ConfigurationError, CorruptRecord
 from ...lifecycle import Event
 from ...model import (
     DEAD_LETTER,
@@ -32,14 +30,12 @@ from ...model import (
     Cancelled,
     CancelStatus,
     Capabilities,
-    CatchUp,
     Claim,
     ClaimedJob,
     ClaimRequest,
     ClaimStatus,
     Clock,
     Counts,
-    Dedup,
     DedupMode,
     Dependant,
     Drained,
@@ -73,6 +69,8 @@ from ...model import (
     WorkerInfo,
 )
 from .. import base
+from . import records
+from .database import OLDEST_SQLITE, Database, migrations
 
 CAPABILITIES = Capabilities(
     durable=True,
@@ -89,21 +87,12 @@ CAPABILITIES = Capabilities(
     clock="this host, read under the write lock",
 )
 
-APPLICATION_ID = int.from_bytes(b"MfMQ", "big")
-"""What marks a database as ours, whatever version another program gave its own."""
-
-OLDEST_SQLITE = (3, 37, 0)
-"""The first with STRICT tables."""
-
 _ENDS: dict[type, State] = {
     model.Complete: State.COMPLETED,
     model.Fail: State.FAILED,
     model.Expire: State.EXPIRED,
     model.Cancel: State.CANCELLED,
 }
-
-_inherited: list[sqlite3.Connection] = []
-"""Connections that a fork brought along: closing one would drop the parent's file locks, so they are kept."""
 
 
 def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> SqliteBackend:
@@ -128,16 +117,14 @@ def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> Sqlit
                 f"{name}={value} is no option of sqlite://: it takes whole numbers for {', '.join(options)}"
             )
         options[name] = int(value)
-    return SqliteBackend(Path(path), broker=broker, clock=clock, **options)
+    started = sql("enable_broker") if broker else None
+    return SqliteBackend(Database(Path(path), started=started, **options), clock)
 
 
 @cache
-def _sql(name: str) -> str:
+def sql(name: str) -> str:
+    """The statement in a file of `sql/`."""
     return (Path(__file__).parent / "sql" / f"{name}.sql").read_text("utf-8")
-
-
-def _migrations() -> list[Path]:
-    return sorted((Path(__file__).parent / "migrations").glob("*.sql"))
 
 
 class _Transaction:
@@ -149,7 +136,7 @@ class _Transaction:
 
     def rows(self, statement: str, **values: Any) -> list[sqlite3.Row]:
         return self._connection.execute(
-            _sql(statement), {"now": self.now, "format": FORMAT, **values}
+            sql(statement), {"now": self.now, "format": FORMAT, **values}
         ).fetchall()
 
     def row(self, statement: str, **values: Any) -> sqlite3.Row | None:
@@ -196,7 +183,7 @@ class _Transaction:
                     if self.row("unblock", number=child["number"], place=self.next()):
                         dependants.append(Dependant(child["id"], State.WAITING))
                     continue
-                error = _error_text(lifecycle.parent_failed(parent, ended))
+                error = records.error_text(lifecycle.parent_failed(parent, ended))
                 if failed := self.row("fail_child", number=child["number"], error=error):
                     self.let_go(queue, failed)
                     dependants.append(Dependant(failed["id"], State.FAILED))
@@ -214,12 +201,12 @@ class _Transaction:
         held = []
         for row in self.rows("held", queue=request.queue, token=request.token):
             try:
-                held.append(ClaimedJob(Claim(row["queue"], row["id"], row["claim_token"]), _job(row)))
+                held.append(ClaimedJob(Claim(row["queue"], row["id"], row["claim_token"]), records.job(row)))
             except CorruptRecord as error:
                 failed = self.row(
                     "set_aside",
                     number=row["number"],
-                    error=_error_text(JobError("CorruptRecord", str(error))),
+                    error=records.error_text(JobError("CorruptRecord", str(error))),
                     backoff=codec.encode_backoff(model.DEFAULT_BACKOFF).decode("ascii"),
                 )
                 if failed is not None:
@@ -241,136 +228,30 @@ class _Transaction:
 class SqliteBackend:
     """Keeps the jobs in one file in WAL mode, with full synchronisation: what returned is on the disk."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        broker: bool = False,
-        clock: Clock | None = None,
-        busy_timeout_ms: int = 30_000,
-        max_page_count: int = 0,
-    ) -> None:
-        self._path = path
-        self._broker = broker
+    def __init__(self, database: Database, clock: Clock | None = None) -> None:
+        self._database = database
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
-        self._busy_timeout_ms = busy_timeout_ms
-        self._max_page_count = max_page_count
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._owner = 0
 
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
-    # Connection and schema
-
-    def _connect(self) -> sqlite3.Connection:
-        if self._connection is not None and self._owner == os.getpid():
-            return self._connection
-        if self._connection is not None:
-            _inherited.append(self._connection)
-        connection = self._dial()
-        try:
-            version = _version(connection, self._path)
-            newest = len(_migrations())
-            if version == 0:
-                _migrate(connection, self._path)
-            elif version != newest:
-                raise SchemaMismatch(
-                    f"{self._path} has schema {version}, this library works with {newest}: "
-                    + ("run `mayflymq migrate`" if version < newest else "update mayflymq here")
-                )
-            if self._broker:
-                connection.execute(_sql("enable_broker"))
-        except BaseException:
-            connection.close()
-            raise
-        self._connection, self._owner = connection, os.getpid()
-        return connection
-
-    def _dial(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
-        )
-        connection.row_factory = sqlite3.Row
-        # SQLite does not wait for its busy timeout when several processes turn a new file to WAL at once.
-        give_up = time.monotonic() + self._busy_timeout_ms / 1000
-        try:
-            connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA synchronous = FULL")
-            if self._max_page_count:
-                connection.execute(f"PRAGMA max_page_count = {self._max_page_count}")
-            while True:
-                try:
-                    _version(connection, self._path)  # before another program's file is turned to WAL
-                    connection.execute("PRAGMA journal_mode = WAL")
-                    return connection
-                except sqlite3.OperationalError as error:
-                    if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
-                        raise
-                    time.sleep(0.01)
-        except BaseException:
-            connection.close()
-            raise
-
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[_Transaction]:
-        with self._lock, self._translated():
-            connection = self._connect()
-            connection.execute(begin)
-            try:
-                yield _Transaction(connection, self._clock())
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        with self._database.transaction(begin) as connection:
+            yield _Transaction(connection, self._clock())
 
     def _reading(self) -> Any:
         """A transaction that sees one moment of the store and waits for no writer."""
         return self._transaction("BEGIN DEFERRED")
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._public(error) from error
-
-    def _public(self, error: sqlite3.Error) -> BackendError:
-        code = _primary(error)
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return BackendError(
-                f"{self._path} stayed locked by other processes for {self._busy_timeout_ms} ms: try again, "
-                "or raise busy_timeout_ms in the URL",
-                transient=True,
-            )
-        if code == sqlite3.SQLITE_FULL:
-            return BackendError(
-                f"{self._path} is full (the disk, or max_page_count): make room; nothing accepted is lost",
-                transient=False,
-            )
-        if code == sqlite3.SQLITE_CANTOPEN:
-            return BackendError(
-                f"{self._path} cannot be opened: its folder must exist and be writable", transient=False
-            )
-        if code == sqlite3.SQLITE_NOTADB:
-            return BackendError(f"{self._path} is not an SQLite database: name another file", transient=False)
-        return BackendError(f"{self._path}: {error}", transient=False)
-
     def migrate(self) -> int:
-        with self._lock, self._translated():
-            connection = self._dial()
-            try:
-                return _migrate(connection, self._path)
-            finally:
-                connection.close()
+        return self._database.migrate()
 
     def check(self) -> list[Finding]:
         with self._reading() as tx:
             newer = tx.row("newer_format")
-        findings = [Finding(Severity.OK, "schema", f"{self._path} has schema {len(_migrations())}")]
+        findings = [Finding(Severity.OK, "schema", f"{self._database.path} has schema {len(migrations())}")]
         if newer and newer["records"]:
             findings.append(
                 Finding(
@@ -382,10 +263,7 @@ class SqliteBackend:
         return findings
 
     def close(self) -> None:
-        with self._lock:
-            if self._connection is not None and self._owner == os.getpid():
-                self._connection.close()
-            self._connection = None
+        self._database.close()
 
     # Lifecycle
 
@@ -426,7 +304,7 @@ class SqliteBackend:
         error = None
         if failed is not None and new.on_parent_failure is ParentPolicy.FAIL:
             state, unfinished = State.FAILED, []
-            error = _error_text(lifecycle.parent_failed(failed["id"], failed["state"]))
+            error = records.error_text(lifecycle.parent_failed(failed["id"], failed["state"]))
         inserted = tx.row(
             "enqueue",
             queue=new.queue,
@@ -543,7 +421,9 @@ class SqliteBackend:
             run_at=min(tx.now + delay_ms, model.MAX_TIME) if delay_ms else None,
             failed=isinstance(outcome, model.Retry | model.Fail),
             result=outcome.result if isinstance(outcome, model.Complete) else None,
-            error=_error_text(outcome.error) if isinstance(outcome, model.Retry | model.Fail) else None,
+            error=records.error_text(outcome.error)
+            if isinstance(outcome, model.Retry | model.Fail)
+            else None,
         )
         if row is None:
             before = tx.row("find", queue=claim.queue, id=claim.job_id)
@@ -576,7 +456,7 @@ class SqliteBackend:
             number=stale["number"],
             token=stale["claim_token"],
             max_stalls=max_stalls,
-            error=_error_text(lifecycle.stalled_out(stalls)),
+            error=records.error_text(lifecycle.stalled_out(stalls)),
             place=tx.next(),
         )
         assert row is not None  # the write lock is held since the job was found
@@ -698,7 +578,7 @@ class SqliteBackend:
         base.check_batch("ids", ids)
         with self._reading() as tx:
             rows = [tx.row("get", queue=queue, id=job_id) for job_id in ids]
-        return [_job(row) if row else None for row in rows]
+        return [records.job(row) if row else None for row in rows]
 
     def list_jobs(self, queue: str, state: State, cursor: str | None = None, limit: int = 100) -> JobPage:
         base.check_limit(limit)
@@ -709,7 +589,7 @@ class SqliteBackend:
         jobs = []
         for row in rows[:limit]:
             try:
-                jobs.append(_job(row))
+                jobs.append(records.job(row))
             except CorruptRecord as error:
                 base.logger.error("left out of a list: %s", error)
         last = rows[limit - 1] if len(rows) > limit else None
@@ -774,13 +654,13 @@ class SqliteBackend:
         base.check_limit(limit)
         with self._reading() as tx:
             rows = tx.rows("list_schedules", queue=queue, after=after or "", limit=limit)
-        return _schedules(rows)
+        return records.schedules(rows)
 
     def due_schedules(self, queue: str, limit: int) -> DueSchedules:
         base.check_limit(limit)
         with self._reading() as tx:
             rows = tx.rows("due_schedules", queue=queue, limit=limit)
-            return DueSchedules(tx.now, _schedules(rows))
+            return DueSchedules(tx.now, records.schedules(rows))
 
     def advance_schedule(
         self,
@@ -847,154 +727,3 @@ class SqliteBackend:
             for row in rows:
                 tx.rows("republish", number=row["number"])
             return [row["id"] for row in rows]
-
-
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the schema, 0 in a new file. Raises SchemaMismatch for another program's database."""
-    outside = not connection.in_transaction
-    if outside:  # what a migration writes at once is read at once
-        connection.execute("BEGIN")
-    try:
-        ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-        if not ours and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-            raise SchemaMismatch(f"{path} holds another program's tables: name another file")
-        return int(connection.execute("PRAGMA user_version").fetchone()[0]) if ours else 0
-    finally:
-        if outside and connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> int:
-    """Applies what is missing in one transaction, so that many may try at once. Returns the version."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        version = _version(connection, path)
-        migrations = _migrations()
-        if version > len(migrations):
-            raise SchemaMismatch(
-                f"{path} has schema {version}, this library knows {len(migrations)}: update mayflymq here"
-            )
-        for migration in migrations[version:]:
-            for statement in _statements(migration.read_text("utf-8")):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(migrations)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return len(migrations)
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script; `executescript` would commit the transaction that they belong in."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-
-
-def _primary(error: sqlite3.Error) -> int:
-    """SQLite's result code without the detail in its upper bits."""
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-
-
-def _error_text(error: JobError) -> str:
-    return codec.encode_error(error).decode("ascii")
-
-
-def _error(text: str | None) -> JobError | None:
-    return None if text is None else codec.decode_error(text.encode("utf-8"))
-
-
-def _job(row: sqlite3.Row) -> Job:
-    """The job in a row of `get`, `held` or a list. Raises CorruptRecord naming the job when it cannot be
-    read."""
-    if row["format"] > FORMAT:
-        raise CorruptRecord(
-            f"job {row['id']} in {row['queue']} has format {row['format']}, this version reads up to "
-            f"{FORMAT}: update mayflymq here"
-        )
-    try:
-        return _read_job(row)
-    except (MayflyError, ValueError, TypeError) as error:
-        raise CorruptRecord(f"job {row['id']} in {row['queue']} cannot be read: {error}") from error
-
-
-def _read_job(row: sqlite3.Row) -> Job:
-    dedup = None
-    if row["dedup_key"] is not None:
-        dedup = Dedup(
-            row["dedup_key"], DedupMode(row["dedup_mode"]), row["dedup_window_ms"], bool(row["dedup_extend"])
-        )
-    return Job(
-        id=row["id"],
-        queue=row["queue"],
-        task=row["task"],
-        payload=row["payload"],
-        state=State(row["state"]),
-        priority=row["priority"],
-        created_at=row["created_at"],
-        run_at=row["run_at"],
-        ttl_ms=row["ttl_ms"],
-        timeout_ms=row["timeout_ms"],
-        max_retries=row["max_retries"],
-        backoff=codec.decode_backoff(row["backoff"].encode("utf-8")),
-        depends_on=tuple(json.loads(row["depends_on"])),
-        on_parent_failure=ParentPolicy(row["on_parent_failure"]),
-        dedup=dedup,
-        deliveries=row["deliveries"],
-        failures=row["failures"],
-        stalls=row["stalls"],
-        replays=row["replays"],
-        retried_at=row["retried_at"],
-        claim_token=row["claim_token"],
-        claimed_at=row["claimed_at"],
-        heartbeat_at=row["heartbeat_at"],
-        stale_at=row["stale_at"],
-        worker=row["worker"],
-        cancel_requested=bool(row["cancel_requested"]),
-        progress=row["progress"],
-        result=row["result"],
-        error=_error(row["error"]),
-        first_error=_error(row["first_error"]),
-        finished_at=row["finished_at"],
-        format=row["format"],
-    )
-
-
-def _schedules(rows: Iterable[sqlite3.Row]) -> list[StoredSchedule]:
-    """Those that can be read: a bad record never hides the others."""
-    schedules = []
-    for row in rows:
-        try:
-            schedules.append(_schedule(row))
-        except (MayflyError, ValueError, TypeError) as error:
-            base.logger.error(
-                "left out: schedule %s in %s cannot be read: %s", row["id"], row["queue"], error
-            )
-    return schedules
-
-
-def _schedule(row: sqlite3.Row) -> StoredSchedule:
-    schedule = Schedule(
-        id=row["id"],
-        queue=row["queue"],
-        task=row["task"],
-        payload=row["payload"],
-        every_ms=row["every_ms"],
-        cron=row["cron"],
-        timezone=row["timezone"],
-        catch_up=CatchUp(row["catch_up"]),
-        priority=row["priority"],
-        ttl_ms=row["ttl_ms"],
-        timeout_ms=row["timeout_ms"],
-        max_retries=row["max_retries"],
-        backoff=codec.decode_backoff(row["backoff"].encode("ascii")),
-    )
-    return StoredSchedule(
-        schedule, row["revision"], row["changed_at"], bool(row["paused"]), row["next_slot"], row["last_slot"]
-    )
