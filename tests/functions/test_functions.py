@@ -4,9 +4,11 @@ import hashlib
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,10 @@ def die_once():
 @task(max_retries=0)
 def pid():
     return os.getpid()
+
+@task
+def nap(seconds):
+    time.sleep(seconds)
 """
 
 
@@ -242,6 +248,49 @@ def test_the_job_of_a_worker_that_died_is_recovered_by_the_sweep(deployment: Dep
     result = deployment.job("fatal").result
     assert result is not None
     assert decode(result) == 2
+
+
+class Sqs(BaseHTTPRequestHandler):
+    """Takes messages as SQS does, and shows what they say."""
+
+    got: list[Any]
+
+    def do_POST(self) -> None:
+        self.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_worker_whose_time_is_up_rings_before_it_is_killed(deployment: Deployment) -> None:
+    """In a cold container, with half the usual margin: the doorbell was made ready at half time."""
+    got: list[Any] = []
+    server = HTTPServer(("127.0.0.1", 0), type("Here", (Sqs,), {"got": got}))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    deployment.stack.callback(server.server_close)
+    deployment.stack.callback(thread.join)
+    deployment.stack.callback(server.shutdown)
+    for number in range(80):
+        deployment.queue.enqueue("nap", [0.2], job_id=str(number))
+    worker = deployment.start(
+        "claim_and_run",
+        timeout_s=5,
+        MAYFLYMQ_MARGIN="0.5",
+        MAYFLYMQ_DOORBELL="sqs:https://sqs.us-east-1.amazonaws.com/123456789012/doorbell",
+        AWS_ENDPOINT_URL=f"http://127.0.0.1:{server.server_port}",
+    )
+    for _ in range(2):
+        run = worker.invoke(event("claim_and_run_doorbell"))
+        assert run.payload == {"batchItemFailures": []}, run.log
+        assert logged(run, "finished")["report"]["work_left"] is True
+    # The others are for the retries of the two jobs that were ended at the margin.
+    at_once = [json.loads(one["MessageBody"]) for one in got if one["DelaySeconds"] == 0]
+    assert at_once == [{"queue": "default"}] * 2
 
 
 def test_a_process_with_abandoned_handlers_is_not_used_again(deployment: Deployment) -> None:
