@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 import pytest
 
-from mayflymq import model
+from mayflymq import maintenance, model
 from mayflymq import queue as queue_module
 from mayflymq.backends.base import open_backend
 from mayflymq.model import ClaimRequest, JobError, Settle
@@ -139,3 +140,30 @@ def test_the_process_has_one_for_queues_without_their_own(
     connect(f"memory://{uuid.uuid4()}")
     Queue("q").enqueue("task")
     assert bell.heard() == []
+
+
+@pytest.mark.parametrize("tick", [maintenance.sweep, maintenance.promote])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_tick_rings_for_each_queue_that_has_jobs_waiting(
+    queue: Queue, bell: Bell, monkeypatch: pytest.MonkeyPatch, tick: Callable[..., object], named: bool
+) -> None:
+    monkeypatch.setattr(queue_module, "_doorbell", bell)
+    names = ["q"] if named else None
+    tick(queue.backend, names)
+    assert bell.heard() == []
+    queue.enqueue("task")
+    queue.enqueue("task")
+    bell.heard()  # and nobody came
+    tick(queue.backend, names)
+    assert bell.heard() == [0]
+    queue.pause()
+    tick(queue.backend, names)
+    assert bell.heard() == []
+
+
+def test_without_a_doorbell_a_tick_asks_nothing_more(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def queues(*_: object, **__: object) -> None:
+        pytest.fail("the queues are named, so nobody has to ask")
+
+    monkeypatch.setattr(queue.backend, "queues", queues)
+    assert maintenance.promote(queue.backend, ["q"]).errors == 0

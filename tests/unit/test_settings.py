@@ -22,6 +22,7 @@ def test_the_defaults() -> None:
     assert (settings.sweep_limit, settings.promote_limit) == (100, 1000)
     assert (settings.retention_completed, settings.retention_failed) == (24 * 3600, 14 * 24 * 3600)
     assert (settings.log_level, settings.allow_local_backend) == ("INFO", False)
+    assert (settings.doorbell, settings.tick_interval) == ("", None)
 
 
 def test_each_setting_has_a_variable_and_what_is_given_beats_it(monkeypatch: pytest.MonkeyPatch) -> None:
