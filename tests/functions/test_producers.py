@@ -219,6 +219,14 @@ def test_what_can_never_be_a_job_fails_and_stops_no_other(
     assert failed(intake, batch[1]) == ["bad"]  # all of a batch
 
 
+def test_a_message_like_no_other_stops_no_other(intake: Intake, backend: Backend) -> None:
+    odd = message(GOOD, "odd")
+    odd["messageAttributes"] = {"Idempotency-Key": "text"}
+    bare = {name: message(GOOD, "bare")[name] for name in ("messageId", "body", "eventSource")}
+    assert failed(intake, odd, bare, message(GOOD, "good")) == ["odd"]
+    assert ids(backend) == ["bare", "good"]
+
+
 def test_a_key_that_belongs_to_another_message_fails(intake: Intake, backend: Backend) -> None:
     assert failed(intake, message(GOOD, "m1", key="k"), message(GOOD, "m2", key="k")) == []
     assert failed(intake, message({**GOOD, "args": ["b"]}, "m3", key="k")) == ["m3"]

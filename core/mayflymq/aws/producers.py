@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import BackendError, InvalidJob, MayflyError, UnknownTask
+from ..errors import BackendError, InvalidJob, MayflyError
 from ..model import Enqueued, NewJob
 from ..queue import Queue
 from . import sqs
@@ -79,7 +79,7 @@ class _Batch:
                 continue
             try:
                 message = self._read(record)
-            except (InvalidJob, UnknownTask) as error:
+            except Exception as error:  # whatever is wrong with one message, the others go on
                 self._refuse(record, error)
             else:
                 by_queue.setdefault(message.queue.name, []).append(message)
