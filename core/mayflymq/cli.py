@@ -712,6 +712,8 @@ def replay_dead_letters(
                         undone.append({"id": job_id, **asdict(answer)})
                         if not as_json:
                             _print(_retried(job_id, answer))
+                if any(answer.status is RetryStatus.RETRIED for answer in answers):
+                    dead.ring()
                 advance(len(part))
     if as_json:
         _print_json({**{str(status): n for status, n in counts.items()}, "not_retried": undone})

@@ -44,12 +44,12 @@ def test_listeners_hear_of_recovery_and_a_module_that_fails_stops_none_of_it(tmp
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     (tmp_path / "exits.py").write_text("raise SystemExit('no licence')\n")
     program = """
-import json
+import json, sys
 from functions.stalled_sweep import handler as sweep
+listening = sys.modules["listening"]  # imported while Lambda initialises the container
 from functions.delayed_promoter import handler as promote
 from mayflymq import Queue
 from mayflymq.model import ClaimRequest
-import listening
 
 queue = Queue("default")
 queue.enqueue("t", job_id="stalled")
@@ -69,6 +69,8 @@ print(json.dumps(listening.heard))
         ("ERROR", "exits"),
     ]
     assert "nothing_of_this_name" in failed[0]["exception"]
+    program = "import functions.delayed_promoter, sys; print(str('listening' in sys.modules).lower())"
+    assert play(tmp_path, program, MAYFLYMQ_TASKS="broken,exits,listening")[0] is True
 
 
 @pytest.mark.promise("A6", backends=("memory",))

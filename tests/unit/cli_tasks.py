@@ -17,7 +17,7 @@ def fail() -> None:
     raise ValueError("no \x1b[31m[bold]luck\x07")
 
 
-@task(name="cli.flaky", max_retries=1, backoff=Backoff.fixed(0.01))
+@task(name="cli.flaky", queue="cli-own", max_retries=1, backoff=Backoff.fixed(0.01))
 def flaky() -> int:
     if current_job().delivery == 1:
         raise ValueError("the first time")

@@ -131,6 +131,12 @@ def test_a_list_of_the_dead_goes_on_where_the_last_one_ended(
     assert seen == [*ids, "expired-0", "expired-1"]
 
 
+def test_a_list_that_ends_with_its_limit_names_no_cursor(mayflymq: Command, q: Queue) -> None:
+    bury(q, "a", "b")
+    assert mayflymq("dlq", "list", "sums", "--limit", "2").err == ""
+    assert "--cursor" in mayflymq("dlq", "list", "sums", "--limit", "1").err
+
+
 @pytest.mark.promise("A2", backends=BOTH)
 def test_replay_takes_all_in_steps_and_counts(
     mayflymq: Command, q: Queue, monkeypatch: pytest.MonkeyPatch

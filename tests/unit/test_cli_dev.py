@@ -99,15 +99,15 @@ def test_a_paused_queue_is_left_alone_and_no_queue_but_those_named_is_touched(
 
 
 def test_without_queues_it_works_on_those_of_the_tasks(mayflymq: Command, backend: Backend) -> None:
-    own = Queue("default", backend)  # what the tests' tasks name
-    own.enqueue("cli.add", [1], job_id="one")
+    own = Queue("cli-own", backend)
+    own.enqueue("cli.flaky", job_id="one", max_retries=1)
     done = mayflymq("dev", "--tasks", TASKS, "--interval", "0.005", "--until-idle")
     assert done.code == 0
     assert state(own, "one") is State.COMPLETED
 
 
 def test_where_stdout_is_no_terminal_each_change_is_a_line(mayflymq: Command, q: Queue) -> None:
-    q.enqueue("cli.add", [1])
+    q.enqueue("cli.add", [1], delay=0.1)  # it looks many times until then, and nothing changes
     q.enqueue("cli.fail", max_retries=0)
     lines = [line for line in mayflymq(*DEV).out.splitlines() if line.startswith("sums: ")]
     assert lines[-1] == "sums: completed 1, failed 1"
