@@ -751,7 +751,7 @@ def _read_job(queue: str, fields: dict[str, str], payload: bytes, result: bytes 
 
     def error(name: str) -> JobError | None:
         value = get(name)
-        return None if value is None else codec.decode_error(value.encode("ascii"))
+        return None if value is None else codec.decode_error(value.encode())
 
     key = get("dedup_key")
     progress = get("progress")
@@ -767,7 +767,7 @@ def _read_job(queue: str, fields: dict[str, str], payload: bytes, result: bytes 
         ttl_ms=number("ttl_ms"),
         timeout_ms=number("timeout_ms"),
         max_retries=int(fields["max_retries"]),
-        backoff=codec.decode_backoff(fields["backoff"].encode("ascii")),
+        backoff=codec.decode_backoff(fields["backoff"].encode()),
         depends_on=() if fields["depends_on"] == "[]" else tuple(json.loads(fields["depends_on"])),
         on_parent_failure=ParentPolicy(fields["on_parent_failure"]),
         dedup=None
