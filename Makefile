@@ -1,4 +1,4 @@
-# Everything here needs Python >= 3.11, make and git; the rest is installed into .venv and .venv-sam.
+# Everything here needs Python >= 3.11, make and git; the rest is installed into .venv, .venv-sam and .venv-emulators.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := -m pip --disable-pip-version-check -qq install
@@ -7,12 +7,12 @@ FROM_LOCK := --require-hashes --no-deps -r
 UV_VERSION := 0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint format check promises lock clean servers up down
+.PHONY: help setup demo test e2e soak lint format check promises lock clean servers up down
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/package.stamp .venv-sam/deps.stamp servers ## install what the other targets need (they do it themselves)
+setup: .venv/package.stamp .venv-sam/deps.stamp .venv-emulators/deps.stamp servers ## install what the other targets need (they do it themselves)
 
 demo: .venv/package.stamp $(if $(filter redis,$(BACKEND)),servers) ## run the demonstration (BACKEND=name for another backend than the embedded one)
 	@$(BIN)/python examples/demo.py $(if $(BACKEND),--backend $(BACKEND))
@@ -20,6 +20,9 @@ demo: .venv/package.stamp $(if $(filter redis,$(BACKEND)),servers) ## run the de
 test: setup artifacts ## run all tests, then hold the promise table
 	$(BIN)/pytest -n 2
 	$(BIN)/python tests/promises.py
+
+e2e: setup artifacts ## deploy to a local AWS and run jobs there (no account, no Docker)
+	$(BIN)/pytest tests/e2e/test_deployed.py
 
 soak: BACKEND ?= sqlite
 soak: SECONDS ?= 60
@@ -55,13 +58,14 @@ check: lint test ## lint and test: what CI runs
 promises: .venv/package.stamp ## print which tests prove which promise (SHOW=C4 lists them); fail when one lacks a test
 	@$(BIN)/python tests/promises.py $(SHOW)
 
-lock: build/uv/bin/uv ## pin the dependencies anew (dev.lock, sam.lock, core/layer-redis.lock)
+lock: build/uv/bin/uv ## pin the dependencies anew (dev.lock, sam.lock, emulators.lock, core/layer-redis.lock)
 	$(LOCK) --group dev --extra aws --extra cli --extra redis pyproject.toml --output-file dev.lock
 	$(LOCK) --group sam --output-file sam.lock
+	$(LOCK) --group emulators --output-file emulators.lock
 	$(LOCK) --group layer --extra redis --constraint dev.lock pyproject.toml --output-file core/layer-redis.lock
 
 clean: ## remove the environments, caches and builds
-	rm -rf .venv .venv-sam build dist .aws-sam .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-sam .venv-emulators build dist .aws-sam .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # No header and no index address: a lock reads the same wherever it was made.
@@ -96,4 +100,11 @@ endef
 	@echo "installing the SAM command line into .venv-sam"
 	@$(PYTHON) -m venv --clear .venv-sam
 	@.venv-sam/bin/python $(PIP) $(FROM_LOCK) sam.lock
+	@touch $@
+
+.venv-emulators/deps.stamp: emulators.lock
+	@$(check_python)
+	@echo "installing the local AWS into .venv-emulators"
+	@$(PYTHON) -m venv --clear .venv-emulators
+	@.venv-emulators/bin/python $(PIP) $(FROM_LOCK) emulators.lock
 	@touch $@
