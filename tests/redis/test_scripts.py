@@ -114,7 +114,7 @@ def test_all_fixed_keys_share_the_slot_of_their_queue(store: Store) -> None:
         assert not client.info("cluster")["cluster_enabled"]
     for queue in ("q", "Q.x-_9", "0"):
         names = [*keys.fixed("p", queue), f"{keys.prefix_of('p', queue)}job:{{x}}"]
-        slots = {redis.crc.key_slot(name.encode()) for name in names}
+        slots = {redis.crc.key_slot(name if isinstance(name, bytes) else name.encode()) for name in names}
         assert len(slots) == 1
     assert len(set(keys.fixed("p", "q"))) == len(keys.FIXED)
 
@@ -426,3 +426,16 @@ def test_the_largest_batches(q: Bench) -> None:
 def test_the_calls_of_these_tests_are_all_there_are() -> None:
     methods = {name for name in vars(RedisBackend) if not name.startswith("_")}
     assert {method_of(name) for name in CALLS} == methods - {"capabilities", "close", "migrate"}
+
+
+@pytest.mark.promise("C8", backends=REDIS)
+@pytest.mark.parametrize(
+    "field", ["id", "task", "backoff", "depends_on", "worker", "payload", "packed", "error"]
+)
+def test_bytes_that_are_no_text_stop_no_claim(store: Store, q: Bench, field: str) -> None:
+    q.enqueue(q.new("bad", payload=b"x" * 2000), "good")
+    store.client.hset(store.key("job:bad"), field, b"\xff\xfe\x00")
+    assert set(q.take(5)) >= {"good"}
+    if field not in ("payload", "id", "packed"):
+        assert q.backend.list_jobs(QUEUE, State.ACTIVE).jobs
+    assert q.take(5) == []

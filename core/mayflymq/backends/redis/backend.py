@@ -327,9 +327,10 @@ class RedisBackend:
     def _claimed(self, request: ClaimRequest, records: list[list[bytes]]) -> list[ClaimedJob]:
         claimed = []
         for record in records:
-            claim = Claim(request.queue, json.loads(record[0])["id"], request.token)
+            fields = _fields_of(record)
+            claim = Claim(request.queue, fields["id"], request.token)
             try:
-                claimed.append(ClaimedJob(claim, _job(request.queue, record)))
+                claimed.append(ClaimedJob(claim, _job(request.queue, fields, record)))
             except CorruptRecord as error:  # fails at once, so that it hides no other
                 self.settle([Settle(claim, Fail(JobError("CorruptRecord", str(error))))])
         return claimed
@@ -456,7 +457,7 @@ class RedisBackend:
     def get(self, queue: str, ids: Sequence[str]) -> list[Job | None]:
         base.check_batch("ids", ids)
         records = self._call("get", queue, len(ids), *ids)
-        return [_job(queue, record) if record else None for record in records]
+        return [_job(queue, _fields_of(record), record) if record else None for record in records]
 
     def list_jobs(self, queue: str, state: State, cursor: str | None = None, limit: int = 100) -> JobPage:
         base.check_limit(limit)
@@ -467,7 +468,7 @@ class RedisBackend:
         jobs = []
         for record in records:
             try:
-                jobs.append(_job(queue, record))
+                jobs.append(_job(queue, _fields_of(record), record))
             except CorruptRecord as error:
                 base.logger.error("left out of a list: %s", error)
         return JobPage(jobs, base.write_cursor(int(last_rank), int(last_place)) if last_place else None)
@@ -723,13 +724,19 @@ def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _job(queue: str, record: list[bytes]) -> Job:
-    """The job in a record: its fields as JSON, the payload, the result. Raises CorruptRecord naming the job
-    when it cannot be read."""
-    name = "?"
+def _fields_of(record: list[bytes]) -> dict[str, str]:
+    """A record's fields; its payload and its result stand beside them."""
     try:
-        fields = json.loads(record[0])
-        name = fields["id"]
+        fields: dict[str, str] = json.loads(record[0])
+    except UnicodeDecodeError:
+        fields = json.loads(record[0].decode("utf-8", "replace")) | {"format": "not UTF-8"}
+    return fields
+
+
+def _job(queue: str, fields: dict[str, str], record: list[bytes]) -> Job:
+    """The job in a record. Raises CorruptRecord naming it when it cannot be read."""
+    name = fields["id"]
+    try:
         version = int(fields["format"])
         if version > FORMAT:
             raise CorruptRecord(
