@@ -88,11 +88,16 @@ class FAULTS:
 
 def install(points: Points) -> None:
     client: Any = redis.Redis
-    execute, script = client.execute_command, implementation._script
+    line: Any = implementation._Line
+    execute, ask, script = client.execute_command, line.script, implementation._script
 
     def counting(self: redis.Redis, *words: Any, **options: Any) -> Any:
         points.here()
         return execute(self, *words, **options)
+
+    def asking(self: redis.Redis, *words: Any) -> Any:
+        points.here()
+        return ask(self, *words)
 
     def noting(name: str, *options: Any) -> Any:
         if name in FAULTS.writes:
@@ -100,4 +105,5 @@ def install(points: Points) -> None:
         return script(name, *options)
 
     client.execute_command = counting
+    line.script = asking
     implementation._script = noting  # type: ignore[assignment]

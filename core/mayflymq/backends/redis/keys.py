@@ -3,6 +3,8 @@ of queues stands in another."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 # The order in which lua/_common.lua names them.
 FIXED = (
     "waiting",
@@ -30,10 +32,11 @@ def prefix_of(namespace: str, queue: str) -> str:
     return f"{namespace}:{{{queue}}}:"
 
 
-def fixed(namespace: str, queue: str) -> list[str]:
+@lru_cache(1024)
+def fixed(namespace: str, queue: str) -> tuple[bytes, ...]:
     """The keys that every script declares."""
     prefix = prefix_of(namespace, queue)
-    return [prefix + name for name in FIXED]
+    return tuple((prefix + name).encode() for name in FIXED)
 
 
 def registry(namespace: str) -> str:
