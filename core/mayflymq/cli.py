@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -446,9 +447,7 @@ def dev(
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         show = stack.enter_context(_watching(as_json))
         house = threading.Thread(target=keep_house, args=(backend, show), name="mayflymq-dev", daemon=True)
-        # Without this a SIGTERM between two runs would leave the terminal as the live display had it.
-        stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        terminated = stack.enter_context(_sigterm_as_ctrl_c())
         try:
             house.start()
             while True:
@@ -471,8 +470,8 @@ def dev(
                 else:
                     count("errors", report.errors)
                     abandoned += report.abandoned
-                    if report.work_left and not (report.errors or report.abandoned):
-                        raise KeyboardInterrupt  # a SIGTERM, which the worker takes for itself while it runs
+                if terminated():
+                    raise KeyboardInterrupt
                 if until_idle and _idle(backend.queues(names)):
                     break
                 ending.wait(every)
@@ -1233,6 +1232,31 @@ def _watching(as_json: bool) -> Iterator[Show]:
             live.update(Group(_queue_table(infos), Text(seen or "Ctrl-C ends this")), refresh=True)
 
         yield update
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """A SIGTERM raises KeyboardInterrupt, so that a live display gives back the terminal as it was. What this
+    yields tells whether one came that the worker took for itself: while it runs it only stops claiming."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # Every signal leaves its number there, whoever handles it.
+        wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+        def came() -> bool:
+            try:
+                return signal.SIGTERM in reader.recv(4096)
+            except BlockingIOError:
+                return False
+
+        try:
+            yield came
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _idle(infos: Sequence[QueueInfo]) -> bool:

@@ -204,7 +204,7 @@ def test_ctrl_c_ends_it_and_what_ran_is_recorded(
     assert (job.state, job.failures) == (State.DELAYED, int(working))
 
 
-def test_sigterm_ends_it_when_the_handler_has_ended_or_at_once(tmp_path: Path) -> None:
+def test_sigterm_ends_it_when_the_handler_has_ended(tmp_path: Path) -> None:
     q = Queue("default", open_backend(f"sqlite:///{tmp_path}/mayflymq.db"))
     q.enqueue("slow", job_id="one", timeout=1, max_retries=0)
     q.enqueue("slow", job_id="two", max_retries=0)
@@ -213,9 +213,14 @@ def test_sigterm_ends_it_when_the_handler_has_ended_or_at_once(tmp_path: Path) -
     process.terminate()
     process.communicate(timeout=60)
     assert (process.returncode, state(q, "one"), state(q, "two")) == (0, State.FAILED, State.WAITING)
-    q.drain()
-    process = begin(tmp_path, "--interval", "0.01")
-    hear(process, "default: failed 1")
+
+
+@pytest.mark.parametrize("interval", ["0.000001", "1h"])
+def test_sigterm_ends_it_while_it_looks_for_work_and_between(tmp_path: Path, interval: str) -> None:
+    q = Queue("default", open_backend(f"sqlite:///{tmp_path}/mayflymq.db"))
+    q.enqueue("slow", delay=3600)
+    process = begin(tmp_path, "--interval", interval)
+    hear(process, "default: delayed 1")
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == 0
