@@ -185,6 +185,16 @@ def hear(process: subprocess.Popen[str], wanted: str) -> None:
     raise AssertionError(f"it ended and never said {wanted!r}")
 
 
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it wrote by its end; one that does not end is killed and fails the test."""
+    try:
+        return process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+
+
 @pytest.mark.parametrize(("args", "code"), [([], 0), (["--until-idle"], 130)])
 @pytest.mark.parametrize("during", ["default: delayed 1", "working"])
 def test_ctrl_c_ends_it_and_what_ran_is_recorded(
@@ -196,7 +206,7 @@ def test_ctrl_c_ends_it_and_what_ran_is_recorded(
     process = begin(tmp_path, *args, "--interval", "0.01")
     hear(process, during)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = finish(process)
     assert (process.returncode, "Traceback" in err) == (code, False), err
     assert out.splitlines()[-1].startswith("enqueued: 0, ")
     job = q.get("one")
@@ -211,7 +221,7 @@ def test_sigterm_ends_it_when_the_handler_has_ended(tmp_path: Path) -> None:
     process = begin(tmp_path, "--interval", "0.01")
     hear(process, "working")
     process.terminate()
-    process.communicate(timeout=60)
+    finish(process)
     assert (process.returncode, state(q, "one"), state(q, "two")) == (0, State.FAILED, State.WAITING)
 
 
@@ -222,7 +232,7 @@ def test_sigterm_ends_it_while_it_looks_for_work_and_between(tmp_path: Path, int
     process = begin(tmp_path, "--interval", interval)
     hear(process, "default: delayed 1")
     process.terminate()
-    process.communicate(timeout=60)
+    finish(process)
     assert process.returncode == 0
 
 
@@ -251,6 +261,6 @@ def test_its_report_is_one_line_of_json(tmp_path: Path) -> None:
     q = Queue("default", open_backend(f"sqlite:///{tmp_path}/mayflymq.db"))
     q.enqueue("quick")
     process = begin(tmp_path, "--until-idle", "--json")
-    out, err = process.communicate(timeout=60)
+    out, err = finish(process)
     assert (process.returncode, json.loads(out)["completed"]) == (0, 1)
     assert err == "a handler prints\n"
