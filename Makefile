@@ -1,4 +1,4 @@
-# Everything here needs Python >= 3.11, make and git; the rest is installed into .venv, .venv-sam and .venv-emulators.
+# Everything here needs Python >= 3.11, make and git; the rest is installed into .venv and .venv-*.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := -m pip --disable-pip-version-check -qq install
@@ -7,7 +7,7 @@ FROM_LOCK := --require-hashes --no-deps -r
 UV_VERSION := 0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e soak lint format check promises lock clean servers up down
+.PHONY: help setup demo test e2e soak lint format check promises lock clean servers up down bench
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ down: .venv/package.stamp ## stop them
 
 APT_GET = $(if $(filter-out 0,$(shell id -u)),sudo) env DEBIAN_FRONTEND=noninteractive apt-get -qq -y
 
+bench: .venv/package.stamp .venv-bench/deps.stamp servers ## measure Redis against a floor, AsyncMQ and its own size (ARGS=growth or peer: a part)
+	@PYTHONPATH=. $(BIN)/python benchmarks/redis_bench.py $(ARGS)
+
 lint: .venv/package.stamp lint-templates ## check format, lint rules, types, import direction and templates
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -58,14 +61,15 @@ check: lint test ## lint and test: what CI runs
 promises: .venv/package.stamp ## print which tests prove which promise (SHOW=C4 lists them); fail when one lacks a test
 	@$(BIN)/python tests/promises.py $(SHOW)
 
-lock: build/uv/bin/uv ## pin the dependencies anew (dev.lock, sam.lock, emulators.lock, core/layer-redis.lock)
+lock: build/uv/bin/uv ## pin the dependencies anew (every .lock file)
 	$(LOCK) --group dev --extra aws --extra cli --extra redis pyproject.toml --output-file dev.lock
 	$(LOCK) --group sam --output-file sam.lock
 	$(LOCK) --group emulators --output-file emulators.lock
+	$(LOCK) --group bench --output-file bench.lock
 	$(LOCK) --group layer --extra redis --constraint dev.lock pyproject.toml --output-file core/layer-redis.lock
 
 clean: ## remove the environments, caches and builds
-	rm -rf .venv .venv-sam .venv-emulators build dist .aws-sam .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist .aws-sam .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # No header and no index address: a lock reads the same wherever it was made.
@@ -95,16 +99,10 @@ endef
 	@.venv/bin/python $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
-.venv-sam/deps.stamp: sam.lock
+# The SAM command line, the local AWS, the benchmark's peer: each apart, as each pins what the others use.
+.venv-%/deps.stamp: %.lock
 	@$(check_python)
-	@echo "installing the SAM command line into .venv-sam"
-	@$(PYTHON) -m venv --clear .venv-sam
-	@.venv-sam/bin/python $(PIP) $(FROM_LOCK) sam.lock
-	@touch $@
-
-.venv-emulators/deps.stamp: emulators.lock
-	@$(check_python)
-	@echo "installing the local AWS into .venv-emulators"
-	@$(PYTHON) -m venv --clear .venv-emulators
-	@.venv-emulators/bin/python $(PIP) $(FROM_LOCK) emulators.lock
+	@echo "installing $< into .venv-$*"
+	@$(PYTHON) -m venv --clear .venv-$*
+	@.venv-$*/bin/python $(PIP) $(FROM_LOCK) $<
 	@touch $@
