@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -18,7 +20,7 @@ import pytest
 from mayflymq.backends.base import open_backend
 from mayflymq.backends.sqlite import database
 from mayflymq.backends.sqlite.backend import SqliteBackend
-from mayflymq.errors import BackendError, SchemaMismatch
+from mayflymq.errors import BackendError, ConfigurationError, SchemaMismatch
 from mayflymq.model import Complete, NewJob, Settle, Severity
 from tests.contract.bench import Bench, check_invariants
 from tests.contract.harness import ManualClock
@@ -178,6 +180,35 @@ def test_a_full_file_refuses_a_write_and_keeps_all_it_had(faults: FAULTS, name: 
     assert refusal(LARGE["enqueue"], q) is None or name != "enqueue", "sent again it needs no room"
 
 
+@pytest.mark.promise("C8", "F3", backends=SQLITE)
+def test_an_interrupted_wait_for_the_lock_leaves_no_transaction(tmp_path: Path) -> None:
+    """Ctrl-C, or TaskTimeout, comes out of the statement that waited, when that has got the lock."""
+    backend, other = file(tmp_path / "a.db"), file(tmp_path / "a.db")
+    backend.migrate()
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    locked = sqlite3.connect(tmp_path / "a.db", isolation_level=None, check_same_thread=False)
+    locked.execute("BEGIN IMMEDIATE")
+    letting_go = threading.Timer(0.3, lambda: locked.execute("ROLLBACK"))
+    letting_go.start()
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            backend.enqueue([job("a")])
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+        letting_go.join()
+        locked.close()
+    assert caught.traceback  # held, as while a worker winds up
+    assert [one.enqueue([job("b")])[0].status for one in (other, backend)] == ["created", "duplicate_id"]
+    assert backend.get(QUEUE, ["a"]) == [None]
+    backend.close()
+    other.close()
+
+
 # A file that cannot be the store
 
 
@@ -220,6 +251,34 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     backend = file(tmp_path / "a.db")
     assert backend.enqueue([job()])[0].status == "created"
     backend.close()
+
+
+@pytest.mark.promise("S1", backends=SQLITE)
+@pytest.mark.parametrize(
+    "name", ["with space.db", "100%.db", "a%3Fb.db", "a%23b.db", "\u00fc\u4e2d.db", "file:a.db", "\udcff.db"]
+)
+def test_a_url_names_the_file_that_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    backend = open_backend(f"sqlite:///{name}")
+    backend.enqueue([job()])
+    assert (tmp_path / name.replace("%3F", "?").replace("%23", "#")).exists()
+    monkeypatch.chdir("/")
+    backend.close()  # the next call opens the same file again
+    assert backend.get(QUEUE, ["j"]) != [None]
+    backend.close()
+
+
+@pytest.mark.promise("S1", backends=SQLITE)
+@pytest.mark.parametrize("name", ["a#b.db", "a.db#", "a%00b.db", "\ud800.db", "", ":memory:", "a?b.db"])
+def test_a_url_that_names_no_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError):
+        open_backend(f"sqlite:///{name}").queues()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_schedule_that_cannot_be_read_hides_no_other(

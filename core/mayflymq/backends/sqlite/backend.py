@@ -8,6 +8,7 @@ the clock is read, so the times of all processes agree with the order of their t
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections import deque
@@ -87,6 +88,9 @@ CAPABILITIES = Capabilities(
     clock="this host, read under the write lock",
 )
 
+_PATH = re.compile("[^\0\ud800-\udc7f\udd00-\udfff]+")
+"""What can be a file's name; the other surrogates stand for bytes that are no UTF-8."""
+
 _ENDS: dict[type, State] = {
     model.Complete: State.COMPLETED,
     model.Fail: State.FAILED,
@@ -105,10 +109,10 @@ def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> Sqlit
         )
     parts = urlsplit(url)
     path = unquote(parts.path[1:])
-    if parts.netloc or not path or path == ":memory:":
+    if parts.netloc or not path or path == ":memory:" or "#" in url or not _PATH.fullmatch(path):
         raise ConfigurationError(
-            f"{url!r} names no file: write sqlite:///relative.db or sqlite:////absolute/path.db "
-            "(memory://name keeps jobs in memory)"
+            f"{model.shown(url)} names no file: write sqlite:///relative.db or sqlite:////absolute/path.db "
+            "with # and ? in a name as %23 and %3F (memory://name keeps jobs in memory)"
         )
     options = {"busy_timeout_ms": 30_000, "max_page_count": 0}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):

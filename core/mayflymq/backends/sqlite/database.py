@@ -34,7 +34,7 @@ class Database:
         max_page_count: int = 0,
         started: str | None = None,
     ) -> None:
-        self.path = path
+        self.path = path.absolute()  # the same file after a chdir, when it is opened again
         self._busy_timeout_ms = busy_timeout_ms
         self._max_page_count = max_page_count
         self._started = started
@@ -49,8 +49,9 @@ class Database:
         self._leave_parent()
         with self._lock, self._translated():
             connection = self._connect()
-            connection.execute(begin)
             try:
+                # Inside: what a signal raises while this waits for the lock comes out when it has the lock.
+                connection.execute(begin)
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
