@@ -183,16 +183,18 @@ class Queue:
         else:
             known = task if isinstance(task, Task) else None
         kwargs = {} if kwargs is None else kwargs
-        for what, value, kind in (
-            ("args", args, Sequence),
-            ("kwargs", kwargs, Mapping),
-            ("meta", meta or {}, Mapping),
-        ):
-            if not isinstance(value, kind) or isinstance(value, str | bytes):
-                raise InvalidJob(f"{what} must be a {kind.__name__.lower()}, not {type(value).__name__}")
-        payload = codec.encode_payload(tuple(args), dict(kwargs), dict(meta or {}), self.max_payload_bytes)
-        options: dict[str, Any] = {"max_retries": max_retries, "priority": priority, "backoff": backoff}
-        options |= {"ttl_ms": _limit_ms("ttl", ttl), "timeout_ms": _limit_ms("timeout", timeout)}
+        meta = {} if meta is None else meta
+        _check_kind("args", args, Sequence)
+        _check_kind("kwargs", kwargs, Mapping)
+        _check_kind("meta", meta, Mapping)
+        payload = codec.encode_payload(tuple(args), dict(kwargs), dict(meta), self.max_payload_bytes)
+        options: dict[str, Any] = {
+            "max_retries": max_retries,
+            "priority": priority,
+            "backoff": backoff,
+            "ttl_ms": _limit_ms("ttl", ttl),
+            "timeout_ms": _limit_ms("timeout", timeout),
+        }
         if known is not None:
             known.bind(args, kwargs)
             options = {
@@ -643,13 +645,26 @@ def _epoch_ms(what: str, value: object) -> int:
     return min(max(0, (value - _EPOCH) // timedelta(milliseconds=1)), MAX_TIME)
 
 
+def _check_kind(what: str, value: object, kind: type) -> None:
+    if type(value) in (tuple, list, dict) and isinstance(
+        value, kind
+    ):  # the usual ones, without asking an ABC
+        return
+    if not isinstance(value, kind) or isinstance(value, str | bytes):
+        raise InvalidJob(f"{what} must be a {kind.__name__.lower()}, not {type(value).__name__}")
+
+
 def _ids(what: str, value: object) -> tuple[str, ...]:
+    if value == ():
+        return ()
     if isinstance(value, str) or not isinstance(value, Collection):
         raise InvalidJob(f"{what} must be a list of job ids, not {type(value).__name__}")
     return tuple(value)
 
 
 def _policy(value: ParentPolicy | str) -> ParentPolicy:
+    if type(value) is ParentPolicy:
+        return value
     try:
         return ParentPolicy(value)
     except ValueError:

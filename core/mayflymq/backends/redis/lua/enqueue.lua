@@ -73,14 +73,14 @@ local function enqueue()
   elseif key then
     take_key(key, id, mode == 'throttle' and window_ms or nil)
   end
-  redis.call('HSET', job.key, 'id', id, 'task', task, 'payload', payload, 'packed', packed,
-    'max_retries', max_retries, 'backoff', backoff, 'depends_on', depends_on, 'format', FORMAT)
-  set(job, 'priority', priority)
-  set(job, 'created_at', NOW)
-  set(job, 'on_parent_failure', policy)
-  set(job, 'place', next_number())
-  set(job, 'born', job.place)
-  set(job, 'family', next_number())
+  local number_of_it = next_number()
+  for name, value in pairs({
+    id = id, task = task, payload = payload, packed = packed, max_retries = max_retries, backoff = backoff,
+    depends_on = depends_on, format = FORMAT, priority = priority, created_at = NOW, on_parent_failure = policy,
+    place = number_of_it, born = number_of_it, family = number_of_it,
+  }) do
+    set(job, name, value)
+  end
   if due_at > NOW then set(job, 'run_at', due_at) end
   if ttl_ms then set(job, 'ttl_ms', ttl_ms) end
   if timeout_ms then set(job, 'timeout_ms', timeout_ms) end
