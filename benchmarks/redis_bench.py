@@ -1,9 +1,8 @@
-"""What Redis costs, as ratios within one run: against a floor of bare round trips, against AsyncMQ on the same
-server, and against the size of the queue.
+"""What Redis costs, as ratios within one run: against a floor of bare round trips, against AsyncMQ on the
+same server, and against the size of the queue.
 
-    make bench                 everything
-    make bench ARGS=growth     only the cost against the queue's size
-    make bench ARGS=peer       only the floor and AsyncMQ
+make bench                 everything make bench ARGS=growth     only the cost against the queue's size make
+bench ARGS=peer       only the floor and AsyncMQ
 
 Rounds of both sides are interleaved, so that a slow spell of the machine hits both; the medians are compared.
 """
