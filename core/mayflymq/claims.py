@@ -22,6 +22,7 @@ from .errors import BackendError
 from .lifecycle import event_of
 from .model import (
     MAX_BATCH,
+    MAX_TIME,
     Beat,
     Cancel,
     Claim,
@@ -35,7 +36,9 @@ from .model import (
     Outcome,
     Release,
     Settle,
+    Settled,
     Settlement,
+    SettleResult,
 )
 from .queue import Queue
 
@@ -60,6 +63,8 @@ _COUNTED_AS: dict[type[Outcome], str] = {
 
 FRESH_S = 1.0
 """For how long the store's last answer about a claim counts as known (promise X2)."""
+LONGEST_S = 366 * 24 * 3600.0
+"""The longest that anything here waits, for the clocks of the system; a later time limit is none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +179,7 @@ class Claims:
         if self._threshold_ms is not None:
             return self._threshold_ms
         assert self._remaining_ms is not None
-        return max(1, self._remaining_ms() + self._margin_ms)
+        return max(1, round(min(self._remaining_ms() + self._margin_ms, MAX_TIME)))
 
     def _take(self, jobs: Sequence[ClaimedJob], sent: float) -> int:
         now = time.monotonic()
@@ -252,9 +257,9 @@ class Claims:
         next_beat = time.monotonic() + every
         while True:
             left, wait = self.left_ms() / 1000, next_beat - time.monotonic()
-            wait = max(min(wait, left) if left > 0 else wait, 0.001)
+            wait = max(min(wait, left, LONGEST_S) if left > 0 else min(wait, LONGEST_S), 0.001)
             try:
-                if self._knocks.get(timeout=None if wait == float("inf") else wait):
+                if self._knocks.get(timeout=wait):
                     return
             except queue.Empty:
                 pass
@@ -310,17 +315,19 @@ class Claims:
                 outcome = Fail(codec.clipped("SettleRefused", text))
 
     def _settle_once(self, held: Held, outcome: Outcome, next_claim: ClaimRequest | None) -> int | None:
-        facade = self._queues[held.claim.queue]
+        facade, settle = self._queues[held.claim.queue], Settle(held.claim, outcome)
 
-        def settle() -> list[ClaimedJob]:
-            settle = Settle(held.claim, outcome)
-            result = facade.settle([settle], next_claim, tasks={held.job.id: held.job.task})
+        def call() -> SettleResult:
+            result = facade.backend.settle([settle], next_claim)
             self._let_go(held, _counted_as(outcome, result.settled[0].status))
-            return result.claimed
+            return result
 
         sent = time.monotonic()
-        jobs = self._send(settle, self._spare_ms)
-        return None if next_claim is None else self._take(jobs, sent)
+        result = self._send(call, self._spare_ms)
+        jobs = None if next_claim is None else self._take(result.claimed, sent)
+        # Only now: a listener or a doorbell that takes its time holds up no heartbeat.
+        facade.settled([settle], result.settled, tasks={held.job.id: held.job.task})
+        return jobs
 
     def drop(self, held: Held) -> None:
         """Lets go of a claim that the store says is lost."""
@@ -337,22 +344,25 @@ class Claims:
         """Gives back these claims, in one call a queue."""
         for facade, group in self._by_queue(helds):
             try:
-                self._send(partial(self._release_once, facade, group), self._spare_ms)
+                settles, answers = self._send(partial(self._release_once, facade, group), self._spare_ms)
             except Exception as error:
                 about = {"queue": facade.name, "claims": len(group)}
                 log.error("jobs cannot be released: %s: %s", type(error).__name__, error, extra=about)
                 self.error()
                 for held in group:
                     self._let_go(held, None)
+            else:
+                facade.settled(settles, answers, tasks={held.job.id: held.job.task for held in group})
 
-    def _release_once(self, facade: Queue, group: Sequence[Held]) -> None:
+    def _release_once(self, facade: Queue, group: Sequence[Held]) -> tuple[list[Settle], list[Settled]]:
         group = [held for held in group if held in self]  # the heartbeat thread may have been first
         if not group:
-            return
-        tasks = {held.job.id: held.job.task for held in group}
-        result = facade.settle([Settle(held.claim, Release()) for held in group], tasks=tasks)
-        for held, settled in zip(group, result.settled, strict=True):
+            return [], []
+        settles = [Settle(held.claim, Release()) for held in group]
+        answers = facade.backend.settle(settles).settled
+        for held, settled in zip(group, answers, strict=True):
             self._let_go(held, _counted_as(Release(), settled.status))
+        return settles, answers
 
     def _let_go(self, held: Held, count_as: str | None) -> None:
         with self._lock:

@@ -47,6 +47,7 @@ from .model import (
     Schedule,
     Seconds,
     Settle,
+    Settled,
     Settlement,
     SettleResult,
     State,
@@ -494,10 +495,21 @@ class Queue:
         *,
         tasks: Mapping[str, str] | None = None,
     ) -> SettleResult:
-        """As `Backend.settle`; emits what happened and logs the claims that are lost. `tasks` gives the
-        events their task, by job id."""
+        """As `Backend.settle`, and tells it (`settled`)."""
         result = self.backend.settle(settles, claim_next)
-        for settle, settled in zip(settles, result.settled, strict=True):
+        self.settled(settles, result.settled, tasks=tasks)
+        return result
+
+    def settled(
+        self,
+        settles: Sequence[Settle],
+        answers: Sequence[Settled],
+        *,
+        tasks: Mapping[str, str] | None = None,
+    ) -> None:
+        """Emits what the backend's answers say has happened, logs the claims that are lost and rings for
+        what is put off. `tasks` gives the events their task, by job id."""
+        for settle, settled in zip(settles, answers, strict=True):
             job_id = settle.claim.job_id
             task = None if tasks is None else tasks.get(job_id)
             if settled.status is Settlement.LOST:
@@ -506,19 +518,18 @@ class Queue:
                 self._emit(events.CANCELLED, job_id, task=task, state=State.CANCELLED)
             else:
                 # Also for DUPLICATE: the first answer was lost, so its event was never sent.
-                self._settled(job_id, task, settle.outcome)
+                self._outcome(job_id, task, settle.outcome)
             self._moved(settled.dependants)
         self._ring_for(
             settle.outcome.delay_ms
-            for settle, settled in zip(settles, result.settled, strict=True)
+            for settle, settled in zip(settles, answers, strict=True)
             # Without a delay the worker that settles goes on to claim it, or says that it left work.
             if isinstance(settle.outcome, model.Retry | model.Defer)
             and settle.outcome.delay_ms
             and settled.status in (Settlement.APPLIED, Settlement.DUPLICATE)
         )
-        return result
 
-    def _settled(self, job_id: str, task: str | None, outcome: model.Outcome) -> None:
+    def _outcome(self, job_id: str, task: str | None, outcome: model.Outcome) -> None:
         match outcome:
             case model.Complete():
                 self._emit(events.COMPLETED, job_id, task=task, state=State.COMPLETED)

@@ -24,7 +24,7 @@ from typing import Any
 
 from . import codec, errors, model, timelimit
 from .backends.base import Backend
-from .claims import FRESH_S, Claims, Held
+from .claims import FRESH_S, LONGEST_S, Claims, Held
 from .errors import ConfigurationError, InvalidJob, UnknownTask
 from .lifecycle import after_error, is_expired
 from .model import (
@@ -299,6 +299,7 @@ class _Invocation:
         self._margin_s = margin_s
         self._tasks = tasks
         self._max_result_bytes = max_result_bytes
+        self._pid = os.getpid()
         self._main = threading.current_thread() is threading.main_thread()
         self._inline = concurrency == 1 and self._main and timelimit.can_interrupt()
         self._running: set[_Attempt] = set()
@@ -421,7 +422,7 @@ class _Invocation:
         left_s = self._claims.left_ms() / 1000
         seconds = left_s if held.job.timeout_ms is None else min(left_s, held.job.timeout_ms / 1000)
         attempt = _Attempt(held, call, None, 0)
-        if seconds != float("inf"):
+        if seconds <= LONGEST_S:
             attempt.seconds = max(seconds, 0.001)
             attempt.grace_s = min(MAX_GRACE_S, left_s - seconds + self._margin_s / 2)
             attempt.overdue = time.monotonic() + seconds + (attempt.grace_s if call.task.is_async else 0)
@@ -446,6 +447,10 @@ class _Invocation:
         except BaseException as error:
             end = timelimit.End(raised=error)
             outcome = after_error(job, codec.describe_error(error), _chance())
+        if os.getpid() != self._pid:
+            # A process that the handler forked came out of it: it is no worker, and the claim is not its own.
+            code = end.raised.code if isinstance(end.raised, SystemExit) else end.raised
+            os._exit(code if isinstance(code, int) else code is not None)
         if isinstance(end.raised, KeyboardInterrupt):
             attempt.interrupt = end.raised
         if attempt.outcome is None:

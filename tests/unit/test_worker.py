@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -522,6 +523,42 @@ def test_all_held_claims_are_renewed_while_a_handler_blocks(
     assert (beats[0], report.completed) == (ids, 2)
 
 
+@pytest.mark.promise("C2", "G5", backends=("memory",))
+@pytest.mark.parametrize("told_by", ["listener", "doorbell"])
+def test_whoever_is_told_slowly_holds_up_no_heartbeat(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, told_by: str
+) -> None:
+    """One job's end is told while another one runs; its claim is renewed all the while."""
+    renewed: list[bool] = []
+
+    def take_long() -> None:
+        before = bench.spy.names().count("heartbeat")
+        bench.spy.wait_for("heartbeat", before + 3)
+        renewed.append(bench.spy.names().count("heartbeat") >= before + 3)
+        told.set()
+
+    class Bell:
+        def ring(self, queue: str, delay_ms: int) -> None:
+            take_long()
+
+    def retry() -> None:
+        raise errors.Retry(after=60)
+
+    told = threading.Event()
+    bench.enqueue(bench.task(retry, "short"))
+    bench.enqueue(bench.task(lambda: told.wait(PATIENCE_S), "long"))
+    if told_by == "doorbell":
+        monkeypatch.setattr("mayflymq.queue._doorbell", Bell())
+        remove: Callable[[], object] = list
+    else:
+        remove = events.listen(lambda event: take_long(), events.RETRYING)
+    try:
+        report = bench.run(concurrency=2, stalled_threshold_ms=60)
+    finally:
+        remove()
+    assert (renewed, report.completed, report.retried, report.lost) == ([True], 1, 1, 0)
+
+
 @pytest.mark.promise("C2", backends=("memory",))
 def test_without_the_check_a_claim_lasts_as_long_as_its_invocation(bench: Bench) -> None:
     def handler() -> None:
@@ -978,6 +1015,31 @@ print(claim_and_run(backend, ["q"], concurrency=2).abandoned)
     with process(program, "memory://abandoned") as child:
         out, err = child.communicate(timeout=PATIENCE_S)
     assert (out, child.returncode) == ("1\n", 0), err
+
+
+@pytest.mark.promise("C4", "D4", backends=("sqlite",))
+@pytest.mark.parametrize("end", ["return 5", "sys.exit(3)", "raise ValueError"])
+def test_a_process_that_a_handler_forked_is_no_second_worker(tmp_path: Path, end: str) -> None:
+    program = f"""
+@task
+def fork():
+    pid = os.fork()
+    if not pid:
+        {end}
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+@task
+def other():
+    return os.getpid()
+job = queue.enqueue("fork").job_id
+others = [queue.enqueue("other").job_id for _ in range(3)]
+report = claim_and_run(backend, ["q"])
+mine = {{queue.get(job_id).result for job_id in others}} == {{b"%d" % os.getpid()}}
+print(report.completed, queue.get(job).result.decode(), mine)
+"""
+    run = process(program, f"sqlite:///{tmp_path}/a.db")
+    out, err = run.communicate(timeout=PATIENCE_S)
+    code = {"return 5": 0, "sys.exit(3)": 3}.get(end, 1)
+    assert (out.split(), err) == (["4", str(code), "True"], "")
 
 
 def test_importing_the_worker_loads_no_event_loop() -> None:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -37,6 +38,28 @@ def test_a_settle_claims_nothing_when_the_time_is_up(bench: Bench) -> None:
     report = bench.run(remaining_ms=deadline)
     assert (report.claimed, report.completed, report.work_left) == (1, 1, True)
     assert [args[1] for name, args in bench.spy.calls if name == "settle"] == [None]
+
+
+@pytest.mark.promise("F1", "E1")
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("limit_of", ["job", "invocation", "claim"])
+def test_a_limit_beyond_all_clocks_is_none(bench: Bench, limit_of: str, concurrency: int) -> None:
+    async def coroutine() -> None:
+        current_job().progress(1)
+
+    options: dict[str, Any] = {"timeout": timedelta.max} if limit_of == "job" else {}
+    jobs = [
+        bench.enqueue(bench.task(fn, name), **options)
+        for name, fn in (("plain", lambda: current_job().remaining_ms()), ("async", coroutine))
+    ]
+    report = bench.run(
+        concurrency=concurrency,
+        remaining_ms=(lambda: 10**18) if limit_of == "invocation" else None,
+        enable_stalled_check=limit_of != "invocation",
+        stalled_threshold_ms=model.MAX_TIME if limit_of == "claim" else 30_000,
+    )
+    assert report.completed == 2
+    assert [bench.job(job).error for job in jobs] == [None, None]
 
 
 @pytest.mark.promise("F1")
