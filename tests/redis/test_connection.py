@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -308,3 +309,29 @@ def test_nothing_is_connected_before_the_first_call(store: Store) -> None:
 def test_the_answers_of_the_calls_are_looked_at() -> None:
     assert statuses("enqueue", [Enqueued("j", "created")]) == ["created"]  # type: ignore[arg-type]
     assert statuses("settle", SettleResult([], [])) == []
+
+
+@pytest.mark.parametrize("connected_before", [False, True])
+def test_a_server_that_takes_no_connection_costs_two_connect_timeouts(
+    store: Store, connected_before: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        q = store.bench(port=full.getsockname()[1], options="&socket_connect_timeout=0.3")
+        if connected_before:
+            q = store.bench(options="&socket_connect_timeout=0.3")
+            q.info()
+            connection = q.backend._connect().connection  # type: ignore[attr-defined]
+            connection.disconnect()
+            connection.port = full.getsockname()[1]
+        for attempt in (q.info, q.promote):
+            started = time.monotonic()
+            with pytest.raises(BackendError, match="Timeout connecting") as caught:
+                attempt()
+            assert caught.value.transient
+            assert time.monotonic() - started < 0.3 * 2 + 0.25
+        for each in waiting:
+            each.close()

@@ -170,6 +170,8 @@ class _Line(redis.Redis):
         """Drops the connection where the server closed it, or where an answer is left that nobody waits for;
         the next command opens another."""
         connection: Any = self.connection
+        if connection._sock is None:  # can_read would connect, and wait once more for a server that is away
+            return self
         try:
             left = connection.can_read(0)
         except (redis.RedisError, OSError):

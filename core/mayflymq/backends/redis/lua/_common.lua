@@ -52,7 +52,8 @@ end
 local FIELDS = {
   'state', 'place', 'family', 'format', 'priority', 'created_at', 'run_at', 'stale_at', 'finished_at', 'unfinished',
   'on_parent_failure', 'dedup_key', 'dedup_mode', 'claim_token', 'cancel_requested', 'deliveries', 'failures',
-  'stalls', 'replays', 'worker', 'first_error', 'settled_token', 'settled_as', 'delivery', 'born', 'progress', 'heartbeat_at',
+  'stalls', 'replays', 'worker', 'first_error', 'settled_token', 'settled_as', 'delivery', 'born', 'progress',
+  'heartbeat_at',
 }
 
 local function integer(text)
@@ -69,8 +70,8 @@ local function load(id)
   for index, name in ipairs(FIELDS) do
     job[name] = values[index] or nil
   end
-  if not ZSET[job.state] or not job.place or #job.place ~= 16 or not integer(job.priority) or not job.family or not job.born
-    or not integer(job.created_at)
+  if not (ZSET[job.state] and job.place and #job.place == 16 and job.family and job.born)
+    or not integer(job.priority) or not integer(job.created_at)
     or (job.state == 'delayed' and not integer(job.run_at))
     or (job.state == 'active' and not (integer(job.stale_at) and job.claim_token and job.worker))
     or (TERMINAL[job.state] and not integer(job.finished_at)) then

@@ -1,7 +1,7 @@
 -- New jobs of one queue. ARGV: count, then for each job: id, task, packed, priority, delay_ms, run_at, ttl_ms,
 -- timeout_ms, max_retries, backoff, depends_on (JSON), on_parent_failure, dedup_key, dedup_mode, dedup_window_ms,
--- dedup_extend; as bytes: the payloads. Returns for each, as JSON: status, state, holder, parent that is unknown, dependants;
--- refused without such a parent where its key holds no hash.
+-- dedup_extend; as bytes: the payloads. Returns for each, as JSON: status, state, holder, parent that is unknown,
+-- dependants; refused without such a parent where its key holds no hash.
 local EACH, DEPENDS_ON = 16, 11
 if not REGISTERED then
   for index = 5 + DEPENDS_ON, #ARGUMENTS, EACH do -- only one without parents can be the first of a queue

@@ -11,7 +11,8 @@ local function beat()
   if progress then
     set(job, 'progress', progress)
   end
-  redis.call('ZREM', ZSET.active, member_of(job)) -- first, as it is let through when memory is full, and so what follows
+  -- First, as it is let through when memory is full, and with it what follows.
+  redis.call('ZREM', ZSET.active, member_of(job))
   redis.call('ZADD', ZSET.active, job.stale_at, member_of(job))
   save(job)
   return job.cancel_requested and 'cancel_requested' or 'held'

@@ -1,4 +1,5 @@
--- A new or a changed schedule. ARGV: id, count of fields, field, value, ...; as bytes: the payload. Whether it is paused and the last slot stay.
+-- A new or a changed schedule. ARGV: id, count of fields, field, value, ...; as bytes: the payload. Whether it is
+-- paused and the last slot stay.
 if not REGISTERED then
   return 'UNREGISTERED'
 end

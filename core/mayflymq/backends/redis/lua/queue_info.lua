@@ -2,7 +2,8 @@
 -- known and paused, the counts by state, the oldest waiting job's created_at, and worker, claims, age, ...
 local look_at, name_at_most = number(), number()
 local counts = {}
-for index, state in ipairs({'waiting', 'delayed', 'blocked', 'active', 'completed', 'failed', 'expired', 'cancelled'}) do
+local STATES = {'waiting', 'delayed', 'blocked', 'active', 'completed', 'failed', 'expired', 'cancelled'}
+for index, state in ipairs(STATES) do
   counts[index] = redis.call('ZCARD', ZSET[state])
 end
 local oldest = redis.call('ZRANGE', AGES, 0, 0, 'WITHSCORES')[2]

@@ -1,6 +1,6 @@
--- Ends claims, then makes the next one. ARGV: count, then for each: id, token, event, delay_ms, error, whether there is a
--- result; as bytes: the results. Then limit (0: no claim), token, worker, stale_after_ms. Returns for each, as JSON, its settlement and dependants,
--- and the records claimed.
+-- Ends claims, then makes the next one. ARGV: count, then for each: id, token, event, delay_ms, error, whether there
+-- is a result; as bytes: the results. Then limit (0: no claim), token, worker, stale_after_ms. Returns for each, as
+-- JSON, its settlement and dependants, and the records claimed.
 local ENDS = {complete = 'completed', fail = 'failed', expire = 'expired', cancel = 'cancelled'}
 
 local function settle()
