@@ -105,7 +105,7 @@ def test_the_scheduled_sweep_recovers_the_job_of_a_killed_worker(api: Api, stack
     before = sum(report["released"] for report in stack.reports("stalled-sweep"))
     path = enqueue(api, "killed_at_first", id="killed")
     wait_for(lambda: get(api, path), lambda job: job["deliveries"] == 1)
-    wait_for(stack.aws.log, lambda log: "Worker process died" in log)
+    wait_for(stack.aws.log, lambda log: "Worker process died" in log)  # the invocation is over
     job = get(api, path)
     assert (job["state"], job["stalls"]) == ("active", 0)  # it acknowledged nothing
     job = ended(api, path, patience_s=2 * SWEEP_S + 30)
