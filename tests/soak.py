@@ -19,7 +19,9 @@ from tests.contract.harness import Harness
 from tests.contract.test_model import soak
 
 CONTRACT = Path(__file__).resolve().parent / "contract"
-BACKENDS = sorted(path.stem.removeprefix("harness_") for path in CONTRACT.glob("harness_*.py"))
+BACKENDS = sorted(
+    path.stem.removeprefix("harness_").replace("_", "-") for path in CONTRACT.glob("harness_*.py")
+)
 
 
 def say(line: str) -> None:
@@ -33,7 +35,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     options = parser.parse_args()
     seed = random.randrange(2**32) if options.seed is None else options.seed
-    kind: type[Harness] = importlib.import_module(f"tests.contract.harness_{options.backend}").HARNESS
+    module = options.backend.replace("-", "_")
+    kind: type[Harness] = importlib.import_module(f"tests.contract.harness_{module}").HARNESS
     say(f"{options.backend}: {options.seconds:g} seconds from seed {seed}")
     kind.start()
     try:

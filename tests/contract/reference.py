@@ -108,6 +108,8 @@ class Reference:
         self.broker = False
         self.queues_by_name: dict[str, Queue] = {}
         self.numbers = 0
+        self.deliveries: Counter[str] = Counter()
+        """How many each id has had. Tokens made of that keep their names when a history is shortened."""
         self.seen: Counter[tuple[State | None, Event, State | None]] = Counter()
         """How often each transition happened."""
         self.first: Sequence[str] = ()
@@ -151,7 +153,9 @@ class Reference:
 
     def deliver(self, record: Record) -> None:
         wanted = self.broker and record.job.state in DELIVERED
-        record.delivery = Delivery(f"delivery-{self.next()}") if wanted else None
+        self.deliveries[record.job.id] += 1
+        token = f"delivery {self.deliveries[record.job.id]} of {record.job.id}"
+        record.delivery = Delivery(token) if wanted else None
 
     def end(
         self, queue: Queue, record: Record, event: Event, state: State, **changes: Any
