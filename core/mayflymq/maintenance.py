@@ -15,8 +15,17 @@ from datetime import timedelta
 
 from . import schedules
 from .backends.base import Backend
-from .errors import InvalidJob
-from .model import MAX_BATCH, EnqueueStatus, QueueInfo, Recovery, State, StoredSchedule
+from .errors import ConfigurationError, InvalidJob
+from .model import (
+    MAX_BATCH,
+    MAX_TIME,
+    EnqueueStatus,
+    QueueInfo,
+    Recovery,
+    State,
+    StoredSchedule,
+    check_int,
+)
 from .queue import Queue
 
 log = logging.getLogger("mayflymq")
@@ -78,6 +87,17 @@ class Retention:
     failed_ms: int = 14 * 24 * 3600 * 1000
     """Of failed and expired jobs: the dead-letter queue."""
 
+    def __post_init__(self) -> None:
+        _check(completed_ms=(self.completed_ms, 0, MAX_TIME), failed_ms=(self.failed_ms, 0, MAX_TIME))
+
+
+def _check(**settings: tuple[object, int, int]) -> None:
+    try:
+        for what, (value, low, high) in settings.items():
+            check_int(what, value, low, high)
+    except InvalidJob as error:
+        raise ConfigurationError(str(error)) from error
+
 
 def sweep(
     backend: Backend,
@@ -94,10 +114,11 @@ def sweep(
     times fails (C14). Then removes the jobs that are past their retention, at most RETIRED_A_SWEEP a queue
     and kind (A6).
 
-    Raises the store's error only when it cannot say which queues there are.
+    Raises the store's error only when it cannot say which queues there are, ConfigurationError for settings
+    that cannot work.
     """
+    _check(limit=(limit, 1, MAX_BATCH), max_stalls=(max_stalls, 0, MAX_TIME))
     counts: Counter[Recovery] = Counter()
-
     cleaned = 0
 
     def retire(queue: Queue) -> None:
@@ -146,6 +167,7 @@ def promote(
 ) -> PromoteReport:
     """Moves the due delayed jobs of these queues (None: of all) to waiting and makes the jobs of due
     schedules, going through the queues as `sweep` does."""
+    _check(limit=(limit, 1, MAX_BATCH))
     promoted = fired = broken = 0
 
     def promote_once(queue: Queue, _seen: set[str]) -> bool:

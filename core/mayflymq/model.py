@@ -110,6 +110,14 @@ def check_int(what: str, value: object, low: int, high: int) -> int:
     return value
 
 
+def check_state(value: object) -> State:
+    """Returns the state that `value` is or names; raises InvalidJob for anything else."""
+    try:
+        return State(value)  # type: ignore[arg-type]
+    except ValueError:
+        raise InvalidJob(f"a state is one of {', '.join(State)}, not {shown(value)}") from None
+
+
 def duration_ms(what: str, value: object) -> int:
     """Returns seconds (int, float) or a timedelta as whole milliseconds, clamped to MAX_TIME either way.
 
@@ -218,6 +226,8 @@ class Dedup:
         check_text("a deduplication key", self.key)
         if not isinstance(self.mode, DedupMode):
             raise InvalidJob(f"a deduplication mode must be a DedupMode, not {shown(self.mode)}")
+        if not isinstance(self.extend, bool):
+            raise InvalidJob(f"extend must be True or False, not {shown(self.extend)}")
         check_int("window_ms", self.window_ms, 0, MAX_TIME)
         if (self.mode is DedupMode.THROTTLE) != (self.window_ms > 0):
             raise InvalidJob("window_ms is what throttle needs and no other mode takes")
@@ -368,6 +378,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_text("a schedule's id", self.id, MAX_SCHEDULE_ID)
+        check_text("a time zone", self.timezone)
+        if not isinstance(self.cron, str | None):
+            raise InvalidJob(f"schedule {self.id}: cron must be text, not {type(self.cron).__name__}")
+        if not isinstance(self.catch_up, CatchUp):
+            raise InvalidJob(f"schedule {self.id}: catch_up must be a CatchUp, not {shown(self.catch_up)}")
         if (self.every_ms is None) == (self.cron is None):
             raise InvalidJob(f"schedule {self.id} needs a period or a cron expression, one of the two")
         if self.every_ms is not None and check_int("every_ms", self.every_ms, 1000, MAX_TIME) % 1000:
@@ -498,8 +513,15 @@ class Beat:
 
     def __post_init__(self) -> None:
         check_int("stale_after_ms", self.stale_after_ms, 1, MAX_TIME)
-        if self.progress is not None and not 0 <= self.progress <= 1:
-            raise InvalidJob(f"progress must be from 0 to 1, not {self.progress!r}")
+        if self.progress is not None:
+            check_progress(self.progress)
+
+
+def check_progress(fraction: object) -> float:
+    """Returns how far a job is, from 0 to 1; raises InvalidJob for anything else."""
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        raise InvalidJob(f"progress must be a number from 0 to 1, not {shown(fraction)}")
+    return float(fraction)
 
 
 class ClaimStatus(StrEnum):

@@ -52,7 +52,10 @@ from .model import (
     SettleResult,
     State,
     StoredSchedule,
+    check_int,
     check_queue,
+    check_state,
+    check_text,
     duration_ms,
     shown,
 )
@@ -142,7 +145,7 @@ class Queue:
         max_payload_bytes: int = codec.MAX_PAYLOAD_BYTES,
     ) -> None:
         self.name = check_queue(name)
-        self.max_payload_bytes = max_payload_bytes
+        self.max_payload_bytes = check_int("max_payload_bytes", max_payload_bytes, 1, MAX_TIME)
         self._backend = backend
         self._doorbell = doorbell
 
@@ -208,7 +211,7 @@ class Queue:
             payload=payload,
             delay_ms=0 if delay is None else max(0, duration_ms("delay", delay)),
             run_at=None if run_at is None else _epoch_ms("run_at", run_at),
-            depends_on=_ids("depends_on", depends_on),
+            depends_on=_many("depends_on", depends_on),
             on_parent_failure=_policy(on_parent_failure),
             dedup=dedup,
             **{name: value for name, value in options.items() if value is not None},
@@ -304,8 +307,12 @@ class Queue:
         Nothing is written when the graph is not one: a circle, more than 1,000 jobs, a value that cannot be
         meant (InvalidJob). Parents are written before their children, so each answer stands for itself.
         """
-        ids = {name: spec.options.get("job_id") or name for name, spec in specs.items()}
-        parents = {name: spec.options.get("depends_on", ()) for name, spec in specs.items()}
+        ids: dict[str, str] = {}
+        parents: dict[str, tuple[str, ...]] = {}
+        for name, spec in specs.items():
+            job_id = spec.options.get("job_id")
+            ids[check_text("a name in a flow", name)] = name if job_id is None else job_id
+            parents[name] = _many("depends_on", spec.options.get("depends_on", ()))
         try:
             order = tuple(
                 TopologicalSorter(
@@ -392,29 +399,31 @@ class Queue:
 
     def schedules(self, after: str | None = None, limit: int = 100) -> list[StoredSchedule]:
         """The schedules by id, those behind `after`."""
+        if after is not None:
+            check_text("a schedule's id", after)
         return self.backend.list_schedules(self.name, after, limit)
 
     def unschedule(self, schedule_id: str) -> bool:
         """Deletes a schedule; the jobs that it made stay. Returns whether there was one."""
-        return self.backend.remove_schedule(self.name, schedule_id)
+        return self.backend.remove_schedule(self.name, check_text("a schedule's id", schedule_id))
 
     def pause_schedule(self, schedule_id: str) -> bool:
         """The schedule makes no jobs until `resume_schedule`. Returns whether there is one."""
-        return self.backend.pause_schedule(self.name, schedule_id, True)
+        return self.backend.pause_schedule(self.name, check_text("a schedule's id", schedule_id), True)
 
     def resume_schedule(self, schedule_id: str) -> bool:
         """Ends a pause; what would have fired during it is left out. Returns whether there is one."""
-        return self.backend.pause_schedule(self.name, schedule_id, False)
+        return self.backend.pause_schedule(self.name, check_text("a schedule's id", schedule_id), False)
 
     # Operators
 
     def get(self, job_id: str) -> Job | None:
         """The job as it stands, None when there is none of that id."""
-        return self.backend.get(self.name, [job_id])[0]
+        return self.backend.get(self.name, [check_text("a job id", job_id)])[0]
 
     def jobs(self, state: State, cursor: str | None = None, limit: int = 100) -> JobPage:
         """A page of the jobs in one state (A5)."""
-        return self.backend.list_jobs(self.name, state, cursor, limit)
+        return self.backend.list_jobs(self.name, check_state(state), cursor, limit)
 
     def info(self, *, exact: bool = False) -> QueueInfo:
         """The queue at a glance; each count stops at 10,000 unless `exact`."""
@@ -423,7 +432,7 @@ class Queue:
     def cancel(self, job_id: str) -> Cancelled:
         """Cancels a job: at once while it is queued, by a marker that its worker sees while it is active (X1,
         X2)."""
-        answer = self.backend.cancel(self.name, [job_id])[0]
+        answer = self.backend.cancel(self.name, [check_text("a job id", job_id)])[0]
         if answer.status is CancelStatus.CANCELLED:
             self._emit(events.CANCELLED, job_id, state=State.CANCELLED)
         self._moved(answer.dependants)
@@ -431,14 +440,14 @@ class Queue:
 
     def retry(self, job_id: str) -> Retried:
         """Takes a failed or expired job out of the dead-letter queue and makes it eligible again (A2)."""
-        answer = self.backend.retry(self.name, [job_id])[0]
+        answer = self.backend.retry(self.name, [check_text("a job id", job_id)])[0]
         if answer.state is State.WAITING:
             self.ring()
         return answer
 
     def remove(self, job_id: str) -> Removed:
         """Deletes a job in any state with all that belongs to it (A3)."""
-        answer = self.backend.remove(self.name, [job_id])[0]
+        answer = self.backend.remove(self.name, [check_text("a job id", job_id)])[0]
         self._moved(answer.dependants)
         return answer
 
@@ -460,7 +469,8 @@ class Queue:
     def clean(self, states: Collection[State], older_than: Seconds, limit: int = MAX_BATCH) -> list[str]:
         """Removes at most `limit` jobs that ended in these states at least `older_than` ago, and returns
         their ids (A6)."""
-        return self.backend.clean(self.name, states, max(0, duration_ms("older_than", older_than)), limit)
+        ended = [check_state(state) for state in _many("states", states)]
+        return self.backend.clean(self.name, ended, max(0, duration_ms("older_than", older_than)), limit)
 
     def drop(self, *, force: bool = False) -> Dropped:
         """Removes the queue whole; refused while jobs are active, unless forced (A6)."""
@@ -468,7 +478,7 @@ class Queue:
 
     def dedup_holder(self, key: str, *, release: bool = False) -> str | None:
         """The id of the job that holds a deduplication key, or None; with `release` the key is freed (G2)."""
-        return self.backend.dedup_holder(self.name, key, release)
+        return self.backend.dedup_holder(self.name, check_text("a deduplication key", key), release)
 
     # Lifecycle: the worker's and maintenance's calls
 
@@ -665,11 +675,11 @@ def _check_kind(what: str, value: object, kind: type) -> None:
         raise InvalidJob(f"{what} must be a {kind.__name__.lower()}, not {type(value).__name__}")
 
 
-def _ids(what: str, value: object) -> tuple[str, ...]:
+def _many(what: str, value: object) -> tuple[Any, ...]:
     if value == ():
         return ()
-    if isinstance(value, str) or not isinstance(value, Collection):
-        raise InvalidJob(f"{what} must be a list of job ids, not {type(value).__name__}")
+    if isinstance(value, str | bytes) or not isinstance(value, Collection):
+        raise InvalidJob(f"{what} must be a list, not {type(value).__name__}: {shown(value)}")
     return tuple(value)
 
 

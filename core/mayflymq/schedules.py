@@ -34,6 +34,7 @@ class Plan:
 def check(schedule: Schedule) -> None:
     """Raises InvalidJob for an expression or a time zone that cannot be read, and for one that never
     fires."""
+    _zone(schedule)
     if next_slot(schedule, 0) == MAX_TIME:
         raise InvalidJob(f"schedule {schedule.id}: {shown(schedule.cron)} never comes")
 

@@ -24,6 +24,7 @@ from .model import (
     ParentPolicy,
     Seconds,
     check_int,
+    check_progress,
     check_queue,
     check_text,
     duration_ms,
@@ -113,7 +114,7 @@ class Task(Generic[P, R]):
             __module__=self.fn.__module__,
         )
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
 
     def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
@@ -125,7 +126,7 @@ class Task(Generic[P, R]):
             takes = ", ".join(map(str, self.signature.parameters)) or "no arguments"
             raise InvalidJob(f"task {shown(self.name)}: {error}; it takes {takes}") from error
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Enqueues one call of this task to its own queue on the default backend; see `Queue.enqueue`."""
         return Bound(self, None, {}).enqueue(*args, **kwargs)
 
@@ -147,7 +148,7 @@ class Bound(Generic[P, R]):
     queue: str | None
     job_options: JobOptions
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """As `Task.enqueue`, with these options."""
         return self._producer().enqueue(self.task, args, kwargs, **self.job_options)
 
@@ -374,9 +375,7 @@ class CurrentJob:
 
     def progress(self, fraction: float) -> None:
         """Says how far the job is, from 0 to 1; stored with the next heartbeat."""
-        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-            raise InvalidJob(f"progress must be a number from 0 to 1, not {shown(fraction)}")
-        self.report_progress(float(fraction))
+        self.report_progress(check_progress(fraction))
 
 
 _current: ContextVar[CurrentJob] = ContextVar("mayflymq_current_job")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mayflymq import events, maintenance
-from mayflymq.errors import BackendError
+from mayflymq.errors import BackendError, ConfigurationError
 from mayflymq.model import ClaimRequest, Recovered, Recovery, State
 from mayflymq.queue import Queue
 from tests.unit.worker_bench import PATIENCE_S, Bench
@@ -210,3 +210,20 @@ def test_an_error_in_one_promotion_stops_no_other(bench: Bench, caplog: pytest.L
     report = promote(bench)
     assert (report.promoted, report.errors, report.complete) == (1, 1, False)
     assert promote(bench).promoted == 1
+
+
+@pytest.mark.promise("A6")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b: sweep(b, limit=0), lambda b: sweep(b, limit=1001), lambda b: sweep(b, limit=True),
+        lambda b: sweep(b, max_stalls=-1), lambda b: promote(b, limit=0),
+        lambda b: maintenance.Retention(completed_ms=-1), lambda b: maintenance.Retention(failed_ms=True),
+        lambda b: maintenance.Retention(failed_ms=1.5),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused(bench: Bench, make: Callable[[Bench], Any]) -> None:
+    """A negative retention would remove whatever has ended."""
+    with pytest.raises(ConfigurationError):
+        make(bench)
+    assert bench.spy.calls == []

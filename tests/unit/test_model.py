@@ -236,8 +236,8 @@ def test_a_claim_request_is_checked() -> None:
             ClaimRequest(**{**good, name: value})
 
 
-@pytest.mark.parametrize("progress", [-0.1, 1.1, math.nan, math.inf])
-def test_progress_is_from_0_to_1(progress: float) -> None:
+@pytest.mark.parametrize("progress", [-0.1, 1.1, math.nan, math.inf, True, "1", b""])
+def test_progress_is_from_0_to_1(progress: Any) -> None:
     claim = Claim("q", "one", "token")
     assert Beat(claim, 1, 0.0).progress == 0.0
     assert Beat(claim, 1, 1.0).progress == 1.0

@@ -623,3 +623,19 @@ def test_no_log_line_holds_arguments(emails: Queue, caplog: pytest.LogCaptureFix
     assert len(caplog.records) == 4
     for record in caplog.records:
         assert "S3CRET" not in record.getMessage() + str(record.__dict__)
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, None, "1", math.nan])
+def test_a_payload_limit_that_cannot_be_meant_is_refused(limit: Any) -> None:
+    with pytest.raises(InvalidJob, match="max_payload_bytes"):
+        Queue("emails", max_payload_bytes=limit)
+
+
+def test_a_task_may_take_what_python_calls_self(emails: Queue) -> None:
+    def whose(self: str) -> str:
+        return self
+
+    made = task(queue=emails.name)(whose)
+    connect(emails.backend)
+    assert made(self="mine") == "mine"
+    assert emails.get(made.enqueue(self="mine").job_id) is not None

@@ -33,6 +33,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 from collections.abc import Collection, Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -67,6 +68,8 @@ from ..model import (
     StoredSchedule,
     Unpublished,
     check_int,
+    check_state,
+    shown,
 )
 
 
@@ -377,7 +380,7 @@ def check_limit(limit: int) -> None:
 
 def check_terminal(states: Collection[State]) -> None:
     """Raises InvalidJob when `clean` is asked for states that have not ended."""
-    if left := sorted(State(state) for state in states if not State(state).terminal):
+    if left := sorted(state for state in map(check_state, states) if not state.terminal):
         raise InvalidJob(
             f"clean removes jobs that have ended, not {', '.join(left)}: use drain or remove for those"
         )
@@ -390,6 +393,9 @@ def unknown_parent(job: NewJob, parent: str) -> str:
     return f"job {job.id} depends on {parent}, which is unknown in queue {job.queue}: enqueue parents first"
 
 
+_CURSOR = re.compile(r"(-?[0-9]{1,19})\.(-?[0-9]{1,19})")
+
+
 def write_cursor(rank: int, place: int) -> str:
     """The cursor behind a job that stands at `place` among those of one `rank` in its state's order."""
     return f"{rank}.{place}"
@@ -397,10 +403,8 @@ def write_cursor(rank: int, place: int) -> str:
 
 def read_cursor(cursor: str) -> tuple[int, int]:
     """Rank and place of a cursor. Raises InvalidJob for text that no page ever gave out."""
-    rank, _, place = cursor.partition(".")
-    try:
-        return int(rank), int(place)
-    except ValueError:
-        raise InvalidJob(
-            f"{ascii(cursor)[:80]} is not a cursor: pass back the one that came with a page"
-        ) from None
+    if isinstance(cursor, str) and (found := _CURSOR.fullmatch(cursor)):
+        rank, place = int(found[1]), int(found[2])
+        if max(abs(rank), abs(place)) < 2**63:
+            return rank, place
+    raise InvalidJob(f"{shown(cursor)} is not a cursor: pass back the one that came with a page")
