@@ -43,6 +43,15 @@ def free_port() -> int:
         return port
 
 
+def _free_ports() -> int:
+    """A free port that is free 10,000 above it too: a cluster node's bus is there."""
+    while True:
+        port = free_port()
+        with contextlib.suppress(OSError, OverflowError), socket.socket() as bus:
+            bus.bind(("127.0.0.1", port + 10_000))
+            return port
+
+
 class RedisServer:
     """A Redis (or Valkey) server with append-only persistence; with `cluster`, one node that owns every
     slot. Without a port it listens on one that is free."""
@@ -58,7 +67,7 @@ class RedisServer:
         self._config = config or {}
         self._folder = Path(tempfile.mkdtemp(prefix="mayflymq-redis-"))
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = port or free_port()
+        self.port = port or (_free_ports() if cluster else free_port())
 
     @property
     def url(self) -> str:
