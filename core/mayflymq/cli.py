@@ -1478,8 +1478,10 @@ def _dead_ids(queue: Queue) -> Iterator[str]:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """The entry point. What a person can act on is one line; only a fault of the program has a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        if isinstance(stream := getattr(sys, name), TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(_run(args))
 
@@ -1488,6 +1490,7 @@ def _run(args: Sequence[str] | None) -> int:
     try:
         # A command returns its exit code, and that is what comes out of here.
         code: int | None = app(args=args, prog_name="mayflymq", standalone_mode=False)
+        sys.stdout.flush()  # where that fails, it is said here
         return code or DONE
     except (InvalidJob, ConfigurationError) as error:
         return _complain(str(error), USAGE)
@@ -1499,6 +1502,10 @@ def _run(args: Sequence[str] | None) -> int:
         return _complain(str(error))
     except (typer.Abort, KeyboardInterrupt):
         return _complain("interrupted", INTERRUPTED)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # so that what is left in the buffer does not fail once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOT_DONE if isinstance(error, BrokenPipeError) else _complain(str(error))
     except Exception as error:
         # Usage errors are Typer's own classes or the click package's, as its version has it; both have this.
         if not hasattr(error, "format_message"):

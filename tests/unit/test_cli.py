@@ -450,6 +450,30 @@ def test_run_ends_though_a_handler_cannot_be_stopped(tmp_path: Path) -> None:
     assert (ran.returncode, report["failed"], report["abandoned"]) == (0, 1, 1)
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+@pytest.mark.parametrize(
+    ("stdout", "code", "says"), [(">/dev/full", 1, "No space left"), (">&-", 0, None), ("| true", 1, None)]
+)
+def test_an_output_that_cannot_be_written(
+    tmp_path: Path, stdout: str, code: int, says: str | None, options: list[str]
+) -> None:
+    if stdout == ">/dev/full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no full device")
+    for job in range(3):
+        start(tmp_path, "enqueue", "default", "t", "--id", f"{job}")
+    # A reader that is gone before anything is written, whatever the machine's pace.
+    pause = '(sleep 1; exec "$@")' if stdout == "| true" else '"$@"'
+    answer = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{pause} {stdout}", "bash", sys.executable, "-m", "mayflymq.cli",
+         "jobs", "list", "default", *options],
+        cwd=tmp_path, env=os.environ | {"MAYFLYMQ_BACKEND_URL": "sqlite:///mayflymq.db"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == code
+    assert answer.stderr.count("\n") == (says is not None)
+    assert (says or "") in answer.stderr
+
+
 def test_without_its_packages_the_command_says_what_to_install(tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
