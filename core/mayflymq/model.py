@@ -389,6 +389,11 @@ class Schedule:
             raise InvalidJob(f"schedule {self.id}: a period is a whole number of seconds")
         self.job(0)  # refuses what no job could be made of
 
+    @property
+    def rule(self) -> tuple[int | None, str | None, str]:
+        """What its slots follow from."""
+        return self.every_ms, self.cron, self.timezone
+
     def job(self, slot: int) -> NewJob:
         """The job of one slot. Its id names the slot, so that a slot that fires again makes no second job."""
         return NewJob(

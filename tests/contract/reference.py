@@ -579,6 +579,13 @@ class Reference:
         new = StoredSchedule(schedule, 1, self.clock(), paused=False, next_slot=None, last_slot=None)
         if old := schedules.get(schedule.id):
             new = replace(new, revision=old.revision + 1, paused=old.paused, last_slot=old.last_slot)
+            before, after = old.schedule, schedule
+            if (before.every_ms, before.cron, before.timezone) == (
+                after.every_ms,
+                after.cron,
+                after.timezone,
+            ):
+                new = replace(new, changed_at=old.changed_at, next_slot=old.next_slot)
         schedules[schedule.id] = new
 
     def remove_schedule(self, queue: str, schedule_id: str) -> bool:

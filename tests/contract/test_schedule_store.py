@@ -214,10 +214,10 @@ def test_a_change_in_between_stops_the_advance(q: Bench, other: Bench) -> None:
     assert advance(q, None, 1000)
     put(other, "s")
     before = find(q)
-    assert not advance(q, 1000, 2000, 1000)
-    assert not advance(q, None, 2000), "as it stands now, but by the revision that was seen"
+    assert before.next_slot == 1000, "its rule is as it was"
+    assert not advance(q, 1000, 2000, 1000), "as it stands now, but by the revision that was seen"
     assert find(q) == before
-    assert advance(q, None, 2000, revision=2)
+    assert advance(q, 1000, 2000, 1000, revision=2)
 
 
 @pytest.mark.promise("G6")

@@ -169,6 +169,17 @@ def test_changing_a_schedule_fires_no_slot_twice(harness: Harness, queue: Queue)
     assert [job.task for job in queue.jobs(State.WAITING).jobs] == ["other"]
 
 
+def test_writing_a_schedule_again_as_it_is_loses_no_slot(harness: Harness, queue: Queue) -> None:
+    for _ in range(5):  # a deploy between the slot's time and the promoter's tick, each time
+        queue.schedule("tick", "task", ["v2"], every=60)
+        promote(queue.backend, [queue.name])
+        harness.clock.advance(MINUTE)
+        queue.schedule("tick", "task", ["v3"], every=60)
+        assert promote(queue.backend, [queue.name]).fired == 1
+    assert len(slots(queue)) == 5
+    assert b"v3" in queue.jobs(State.WAITING).jobs[0].payload
+
+
 def test_paused_schedules_rest_and_resume_without_catching_up(harness: Harness, queue: Queue) -> None:
     queue.schedule("tick", "task", every=60, catch_up="all")
     promote(queue.backend, [queue.name])

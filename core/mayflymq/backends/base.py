@@ -78,8 +78,10 @@ class ScheduleStore(Protocol):
     `maintenance.fire_schedules`."""
 
     def put_schedule(self, schedule: Schedule) -> None:
-        """Writes a schedule, new or changed: revision + 1, changed_at now, next_slot None; whether it is
-        paused and last_slot stay. Creates the queue where there is none."""
+        """Writes a schedule, new or changed: revision + 1; whether it is paused and last_slot stay. Where its
+        rule (every_ms, cron, timezone) is as it was, changed_at and next_slot stay too, so that a deploy that
+        writes its schedules again loses no slot; else changed_at is now and next_slot None. Creates the queue
+        where there is none."""
         ...
 
     def remove_schedule(self, queue: str, schedule_id: str) -> bool:

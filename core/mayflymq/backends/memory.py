@@ -762,14 +762,19 @@ class MemoryBackend:
         with self._lock:
             schedules = self._store.queue(schedule.queue).schedules
             old = schedules.get(schedule.id)
-            schedules[schedule.id] = StoredSchedule(
-                schedule,
-                revision=old.revision + 1 if old else 1,
-                changed_at=self._clock(),
-                paused=old.paused if old else False,
-                next_slot=None,
-                last_slot=old.last_slot if old else None,
-            )
+            if old is None:
+                new = StoredSchedule(schedule, 1, self._clock(), paused=False, next_slot=None, last_slot=None)
+            elif old.schedule.rule == schedule.rule:
+                new = replace(old, schedule=schedule, revision=old.revision + 1)
+            else:
+                new = replace(
+                    old,
+                    schedule=schedule,
+                    revision=old.revision + 1,
+                    changed_at=self._clock(),
+                    next_slot=None,
+                )
+            schedules[schedule.id] = new
 
     def remove_schedule(self, queue: str, schedule_id: str) -> bool:
         with self._lock:
