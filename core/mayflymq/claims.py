@@ -33,6 +33,7 @@ from .model import (
     Expire,
     Fail,
     Job,
+    JobError,
     Outcome,
     Release,
     Settle,
@@ -63,6 +64,8 @@ _COUNTED_AS: dict[type[Outcome], str] = {
 
 FRESH_S = 1.0
 """For how long the store's last answer about a claim counts as known (promise X2)."""
+MAX_LOGGED = 300
+"""How many characters of an error's message a log line has."""
 LONGEST_S = 366 * 24 * 3600.0
 """The longest that anything here waits, for the clocks of the system; a later time limit is none."""
 
@@ -327,6 +330,8 @@ class Claims:
         jobs = None if next_claim is None else self._take(result.claimed, sent)
         # Only now: a listener or a doorbell that takes its time holds up no heartbeat.
         facade.settled([settle], result.settled, tasks={held.job.id: held.job.task})
+        if result.settled[0].status in (Settlement.APPLIED, Settlement.DUPLICATE):
+            _log_failure(held, outcome)
         return jobs
 
     def drop(self, held: Held) -> None:
@@ -403,6 +408,20 @@ class Claims:
             time.sleep(pause)
         with self._calls:
             return call()
+
+
+def _log_failure(held: Held, outcome: Outcome) -> None:
+    about = held.about | {"deliveries": held.job.deliveries}
+    if isinstance(outcome, model.Retry):
+        log.info("a job failed and is retried: %s", _first_line(outcome.error), extra=about)
+    elif isinstance(outcome, Fail):
+        log.warning("a job failed for good: %s", _first_line(outcome.error), extra=about)
+
+
+def _first_line(error: JobError) -> str:
+    line = error.message.partition("\n")[0]
+    text = f"{error.type}: {line if len(line) <= MAX_LOGGED else line[:MAX_LOGGED] + codec.CUT}"
+    return text.encode("utf-8", "backslashreplace").decode()  # no stream takes a lone surrogate
 
 
 def _counted_as(outcome: Outcome, status: Settlement) -> str:

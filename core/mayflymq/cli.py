@@ -104,6 +104,7 @@ OPTIONS = {
     "sweep_limit": "--limit",
     "promote_limit": "--limit",
 }
+LOGGED = ("queue", "job_id", "task", "deliveries")
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -273,6 +274,7 @@ def run(
     handler still running then is stopped, and its attempt recorded.
 
     The exit code is 0 also when jobs failed, unless --fail-on-failed is given.
+    Each failure and each retry is a line on stderr (MAYFLYMQ_LOG_LEVEL).
     """
     settings = _settings(
         context,
@@ -286,7 +288,9 @@ def run(
     _load_tasks_to_run(settings)
     names = settings.queue_weights
     ended = ("job:completed", "job:failed", "job:expired", "job:cancelled")
+    failed_in: set[str] = set()
     with _backend(settings) as backend, contextlib.ExitStack() as stack:
+        stack.callback(events.listen(lambda event: failed_in.add(event.queue), events.FAILED))
         counts = [info.counts for info in backend.queues(list(names))]
         stack.enter_context(_progress("running", sum(c.waiting for c in counts), *ended))
         if as_json:  # what handlers print must not mix with the report
@@ -304,6 +308,9 @@ def run(
             max_result_bytes=settings.max_result_bytes,
         )
     _report(report.as_dict(), as_json)
+    if report.failed:
+        lists = " and ".join(f"`mayflymq dlq list {name}`" for name in sorted(failed_in))
+        _complain(f"{_many(report.failed, 'job')} failed: see {lists}")
     undone = report.errors or (fail_on_failed and report.failed + report.expired)
     return _left(NOT_DONE if undone else DONE, report.abandoned)
 
@@ -1159,7 +1166,7 @@ class _LogLine(logging.Formatter):
     """A log line for a person: with the queue and the job that it is about, as text that cannot do harm."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        about = [f"{name}={record.__dict__[name]}" for name in ("queue", "job_id") if name in record.__dict__]
+        about = [f"{name}={record.__dict__[name]}" for name in LOGGED if name in record.__dict__]
         return super().formatMessage(record) + (f" ({', '.join(about)})" if about else "")
 
     def format(self, record: logging.LogRecord) -> str:

@@ -418,6 +418,23 @@ def test_errors_and_exit_codes_reach_the_shell(tmp_path: Path) -> None:
         assert answer.stderr.startswith("mayflymq: ")
 
 
+@pytest.mark.parametrize(
+    "command", [("run", "--json"), ("dev", "--until-idle", "--json")], ids=lambda c: c[0]
+)
+def test_what_fails_is_told_on_stderr(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "my_tasks.py").write_text(
+        "from mayflymq import task\n\n@task(max_retries=0)\ndef bad():\n    raise ValueError('no\\nluck')\n"
+    )
+    start(tmp_path, "enqueue", "default", "bad", "--id", "one", "--tasks", "my_tasks")
+    ran = start(tmp_path, *command, "--tasks", "my_tasks")
+    assert json.loads(ran.stdout)["failed"] == 1
+    line, *hint = ran.stderr.splitlines()
+    assert line == (
+        "WARNING a job failed for good: ValueError: no (queue=default, job_id=one, task=bad, deliveries=1)"
+    )
+    assert hint == ["mayflymq: 1 job failed: see `mayflymq dlq list default`"] * (command[0] == "run")
+
+
 def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
     (tmp_path / "my_tasks.py").write_text("from mayflymq import task\n\n@task\ndef nothing():\n    pass\n")
     start(tmp_path, "enqueue", "default", "nothing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import signal
 import subprocess
@@ -70,6 +71,27 @@ def test_retries_end(bench: Bench) -> None:
     job_id = bench.enqueue(bench.task(lambda: 1 / 0, "t"), max_retries=2, backoff=model.Backoff.fixed(0))
     report = bench.run()
     assert (report.retried, report.failed, bench.job(job_id).failures) == (2, 1, 3)
+
+
+def test_each_retry_and_each_failure_for_good_is_a_log_line_without_arguments(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(secret: str) -> None:
+        raise ValueError("a" * 1000 + "\nthe second line")
+
+    with caplog.at_level(logging.INFO, logger="mayflymq"):
+        job_id = bench.enqueue(bench.task(broken), "S3CRET", max_retries=1, backoff=model.Backoff.fixed(0))
+        bench.run()
+    told = [
+        (r.levelname, r.queue, r.job_id, r.task, r.deliveries)  # type: ignore[attr-defined]
+        for r in caplog.records
+    ]
+    assert told == [("INFO", "q", job_id, "broken", 1), ("WARNING", "q", job_id, "broken", 2)]
+    for record in caplog.records:
+        assert "ValueError: aaa" in record.getMessage()
+        assert len(record.getMessage()) < 400
+        assert "second" not in record.getMessage()
+        assert "S3CRET" not in str(record.__dict__)
 
 
 @pytest.mark.parametrize(
