@@ -212,11 +212,12 @@ def enqueue(
 
     An id that exists already changes nothing and is no error.
 
-    With --tasks, a task defined there gives the job its settings, and its
-    signature is checked against the arguments.
+    With --tasks, the task has to be defined there: it gives the job its
+    settings, and its signature is checked against the arguments.
     """
     settings = _settings(context, tasks=_joined(tasks))
     _load_tasks(settings.task_modules)
+    _check_task(task, tasks)
     positional, keywords = _call(args, kw)
     with _backend(settings) as backend:
         answer = Queue(queue, backend, max_payload_bytes=settings.max_payload_bytes).enqueue(
@@ -918,11 +919,12 @@ def put_schedule(
     Changing one fires nothing twice, and leaves it paused if it was. --every
     counts from 1970 in UTC: --every 24h is midnight there.
 
-    With --tasks, a task defined there gives the jobs their settings, and its
-    signature is checked against the arguments.
+    With --tasks, the task has to be defined there: it gives the jobs their
+    settings, and its signature is checked against the arguments.
     """
     settings = _settings(context, tasks=_joined(tasks))
     _load_tasks(settings.task_modules)
+    _check_task(task, tasks)
     positional, keywords = _call(args, kw)
     with _backend(settings) as backend:
         made = Queue(queue, backend, max_payload_bytes=settings.max_payload_bytes).schedule(
@@ -1044,6 +1046,13 @@ def _load_tasks(modules: Sequence[str]) -> None:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     registry.load(modules)
+
+
+def _check_task(name: str, modules: list[str] | None) -> None:
+    """With --tasks the task is one of those: a misspelt name would be found by a worker, and much later."""
+    if modules and name not in registry:
+        known = ", ".join(list(registry)[:20]) or "none"
+        raise typer.BadParameter(f"no task {name} in {', '.join(modules)} (there are: {known})")
 
 
 def _load_tasks_to_run(settings: Settings) -> None:

@@ -292,6 +292,8 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
         (["enqueue", "q", "t", "--priority", "2147483648"], "priority"),
         (["enqueue", "q", "t", "--id", ""], "job id"),
         (["enqueue", "q.dlq", "t"], "cannot name a queue"),
+        (["enqueue", "q", "cli.ad", "--tasks", TASKS], "no task cli.ad in"),
+        (["schedules", "put", "q", "s", "cli.ad", "--every", "1h", "--tasks", TASKS], "cli.add"),
         (["run", "--tasks", "no.such.module"], "no.such.module"),
         (["run", "--tasks", TASKS, "--queue", "a:0"], "--queue: gives"),
         (["sweep", "--limit", "1001"], "--limit: "),
