@@ -181,8 +181,8 @@ def describe_error(error: BaseException) -> JobError:
 def clipped(kind: str, message: str, traceback: str = "") -> JobError:
     """A JobError whose texts together stay under MAX_ERROR_BYTES as stored: the head of the message, the tail
     of the traceback, each with a mark where it was cut."""
-    kind = _head(kind, 200)
-    message = _head(message, 4000)
+    kind = head(kind, 200)
+    message = head(message, 4000)
     room = MAX_ERROR_BYTES - _stored(kind) - _stored(message) - 64
     if _stored(traceback[-room:]) <= room and len(traceback) <= room:
         return JobError(kind, message, traceback)
@@ -196,8 +196,9 @@ def _stored(text: str) -> int:
     return len(json.dumps(text))
 
 
-def _head(text: str, room: int) -> str:
-    head = text[:room]
-    while _stored(head) > room:
-        head = head[: len(head) - len(head) // 8 - 1]
-    return text if head == text else head + CUT
+def head(text: str, room: int) -> str:
+    """The text, or as much of it as takes at most `room` bytes as JSON, with a mark where it was cut."""
+    kept = text[:room]
+    while _stored(kept) > room:
+        kept = kept[: len(kept) - len(kept) // 8 - 1]
+    return text if kept == text else kept + CUT

@@ -302,6 +302,14 @@ def test_an_idempotency_key_with_another_body(client: Client, other: dict[str, A
         assert client.post(full, idempotency_key="full").body["id"] == "full"
 
 
+@pytest.mark.promise("D6", backends=["memory"])
+@pytest.mark.parametrize("header", ["", '""', "x" * 256, "a\tb", "\ud800"])
+def test_a_key_that_no_id_can_be_is_refused_by_its_own_name(client: Client, header: str) -> None:
+    answer = client.post({"task": "send", "args": ["a"]}, idempotency_key=header)
+    assert_problem(answer, 422, "invalid-job", ["Idempotency-Key"])
+    assert client.ids() == []  # and does not become a job that a second request would make again
+
+
 def test_an_idempotency_key_stands_for_one_request(client: Client) -> None:
     assert client.post({"task": "send", "args": ["a"]}, idempotency_key="k").status == 202
     reused = client.post({"task": "send", "args": ["b"]}, idempotency_key="k")
@@ -381,6 +389,32 @@ def test_a_list_of_which_nothing_can_be_accepted_is_a_problem(client: Client) ->
     assert_problem(refused, 422, "invalid-job")
     assert [job["problem"]["errors"][0]["field"] for job in refused.body["jobs"]] == ["args", "depends_on"]
     assert client.ids() == []
+
+
+JUNK: list[dict[str, Any]] = [
+    {str(number): 0 for number in range(200)},
+    {"id": "\N{SNOWMAN}" * 2000},
+    {"task": "send", "args": ["a"], "kwargs": {"\N{SNOWMAN}" * 2000: 1}},
+    {"task": "send", "args": ["a"], "run_at": "\N{SNOWMAN}" * 2000},
+    {"task": "send", "args": ["a"], "dedup": {str(number): 0 for number in range(200)}},
+    {"task": "send", "args": ["a"], "depends_on": ["\N{SNOWMAN}" * 255] * 10},
+    {name: [] for name in FIELDS} | {"\x00" * 200: 0},
+]
+
+
+@pytest.mark.promise("G4", backends=["memory"])
+@pytest.mark.parametrize("junk", JUNK)
+def test_an_answer_fits_into_what_a_function_may_answer(one: Client, junk: dict[str, Any]) -> None:
+    """Else the sender of a list would never learn which of its jobs were accepted."""
+    answer = one.post([{"task": "send", "args": ["a"], "id": "good"}, *([junk] * 999)])
+    assert [job["status"] for job in answer.body["jobs"]] == ["created"] + ["refused"] * 999
+    assert answer.body["jobs"][0]["id"] == "good"
+    assert len(json.dumps(json.dumps(answer.body))) < 6 * 1024 * 1024
+    assert_problem(one.post([junk] * 1000), 422, "invalid-job")
+    alone = one.post(junk)
+    assert alone.status == 422
+    assert alone.body["errors"][0]["detail"]
+    assert len(json.dumps(alone.body)) < 3000
 
 
 # What is refused
@@ -655,6 +689,27 @@ def test_a_stage_is_part_of_the_location(client: Client) -> None:
     at = "/prod" if client.flavour in ("http-api", "rest-api") else ""
     assert answer.headers["Location"] == f"{at}/queues/emails/jobs/x"
     assert client("GET", "/queues/emails/jobs/x", stage="prod").status == 200
+
+
+@pytest.mark.parametrize("domain", ["/v1", "/team/queues"])
+@pytest.mark.parametrize("read", [str, unquote])
+@pytest.mark.parametrize("job_id", ["x", "a/b", "a%2Fb", "queues/emails/jobs/x"])
+def test_the_base_path_of_a_custom_domain(
+    one: Client, domain: str, read: Callable[[str], str], job_id: str
+) -> None:
+    """A REST API has it in `path`, as has an HTTP API with payload format 1.0; the match of its catch-all
+    route, as the client wrote it or decoded, has not."""
+
+    def ask(method: str, path: str, body: str | None = None) -> Answer:
+        event = http_v1("enqueue_http_v1_get", method, domain + path, "$default", {}, body)
+        return Answer(one.api.respond(event | {"pathParameters": {"proxy": read(path.lstrip("/"))}}, None))
+
+    made = json.dumps({"task": "send", "args": ["a"], "id": job_id})
+    created = ask("POST", "/queues/emails/jobs", made)
+    location = created.headers["Location"]
+    assert location == f"{domain}/queues/emails/jobs/{quote(job_id, safe='')}"
+    assert ask("GET", location.removeprefix(domain)).body["id"] == job_id
+    assert_problem(ask("GET", "/v1/queues/emails"), 404, "unknown-path")  # nothing else may stand before it
 
 
 def test_a_queue_name_may_be_encoded(client: Client) -> None:

@@ -227,6 +227,15 @@ def test_a_message_like_no_other_stops_no_other(intake: Intake, backend: Backend
     assert ids(backend) == ["bare", "good"]
 
 
+@pytest.mark.promise("D6")
+def test_a_key_that_is_no_text_is_not_passed_over(intake: Intake, backend: Backend) -> None:
+    batch = [message(GOOD, f"m{number}") for number in range(2)]
+    for one in batch:  # as a producer that repeats itself sends it, under a new message id
+        one["messageAttributes"]["Idempotency-Key"] = {"binaryValue": "aw==", "dataType": "Binary"}
+    assert failed(intake, *batch) == ["m0", "m1"]
+    assert ids(backend) == []
+
+
 def test_a_key_that_belongs_to_another_message_fails(intake: Intake, backend: Backend) -> None:
     assert failed(intake, message(GOOD, "m1", key="k"), message(GOOD, "m2", key="k")) == []
     assert failed(intake, message({**GOOD, "args": ["b"]}, "m3", key="k")) == ["m3"]

@@ -13,12 +13,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, NoReturn
 
 from ..backends.base import Backend
-from ..codec import MAX_PAYLOAD_BYTES, decode
+from ..codec import MAX_PAYLOAD_BYTES, decode, head
 from ..errors import InvalidJob, PayloadTooLarge, UnknownTask
-from ..model import Dedup, DedupMode, Enqueued, EnqueueStatus, Job, JobError, NewJob, check_queue, duration_ms
+from ..model import (
+    Dedup,
+    DedupMode,
+    Enqueued,
+    EnqueueStatus,
+    Job,
+    JobError,
+    NewJob,
+    check_queue,
+    check_text,
+    duration_ms,
+)
 from ..queue import Queue
 from ..tasks import Registry, registry
 
@@ -27,14 +39,28 @@ FieldError = dict[str, str]
 
 KEY = "Idempotency-Key"
 """The header of a request, or the attribute of a message, that becomes the job's id."""
+MAX_TOLD_BYTES = 1500
+"""What one refusal says about fields: 1,000 of them fit into the 6 MB that a function may answer."""
+MAX_DETAIL_BYTES = 400
+MAX_UNKNOWN = 10
+"""How many fields that no job has are told."""
 
 
 class InvalidRequest(InvalidJob):
-    """A job that cannot be meant. `errors` says for each wrong field what is wrong with it."""
+    """A job that cannot be meant. `errors` says for each wrong field what is wrong with it, and may leave out
+    the later ones of many: the sender has to hear of it, whatever was sent."""
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
-        super().__init__("; ".join(f"{error['field']}: {error['detail']}" for error in errors))
-        self.errors = list(errors)
+        self.errors: list[FieldError] = []
+        room = MAX_TOLD_BYTES
+        for error in errors:
+            told = {"field": error["field"], "detail": head(error["detail"], MAX_DETAIL_BYTES)}
+            room -= len(json.dumps(told))
+            if room < 0:
+                break
+            self.errors.append(told)
+        text = "; ".join(f"{error['field']}: {error['detail']}" for error in self.errors)
+        super().__init__(head(text, MAX_DETAIL_BYTES))
 
     @classmethod
     def of(cls, field: str, detail: str) -> InvalidRequest:
@@ -75,8 +101,7 @@ class Intake:
                 "field": ascii(name)[1:-1][:80],
                 "detail": f"is no field of a job; these are: {', '.join(FIELDS)}",
             }
-            for name in document
-            if name not in FIELDS
+            for name in islice((name for name in document if name not in FIELDS), MAX_UNKNOWN)
         ]
         given: Json = {}
         for name, value in document.items():
@@ -139,9 +164,14 @@ class KeyReused(InvalidJob):
 
 
 def with_key(document: object, key: str | None) -> object:
-    """The document with the key as the job's id. Raises InvalidRequest when it gives another one."""
+    """The document with the key as the job's id. Raises InvalidRequest for a key that no id can be, and when
+    the document gives another id."""
     if key is None or not isinstance(document, dict):
         return document
+    try:
+        check_text("a key", key)
+    except InvalidJob as error:
+        raise InvalidRequest.of(KEY, str(error)) from error
     if document.get("id") not in (None, key):
         raise InvalidRequest.of("id", f"differs from the {KEY}, which becomes the id")
     return {**document, "id": key}

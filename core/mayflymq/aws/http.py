@@ -161,9 +161,12 @@ class Api:
 
     def respond(self, event: Json, context: object) -> Json:
         """The response to an HTTP event. Raises InvalidJob for a kind of event that is not served."""
-        resolver = self._resolvers[flavour_of(event)]
+        flavour = flavour_of(event)
+        resolver = self._resolvers[flavour]
         # Events written by hand for a test leave the stage out; Powertools needs it.
         event = {**event, "requestContext": {"stage": "$default", **event["requestContext"]}}
+        if flavour == "rest-api":
+            event["path"] = _routed(event)
         response: Json = resolver.resolve(event, context)  # type: ignore[arg-type]  # only handed through
         return response
 
@@ -222,10 +225,8 @@ class Api:
                     raise job
                 answers.append(accepted(queue, job, next(written)))
             except (InvalidJob, Problem) as error:
-                named = (
-                    {"id": item["id"]} if isinstance(item, dict) and isinstance(item.get("id"), str) else {}
-                )
-                answers.append({**named, "status": "refused", "problem": problem_of(error).document()})
+                refused = {"status": "refused", "problem": problem_of(error).document()}
+                answers.append({**_named(item), **refused})
         if all(answer["status"] == "refused" for answer in answers):
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -314,6 +315,17 @@ def flavour_of(event: Json) -> str:
     raise InvalidJob(f"this kind of HTTP event is not served; these are: {', '.join(FLAVOURS)}")
 
 
+def _routed(event: Json) -> str:
+    """The path of an event of payload format 1.0 without what stands before the API's own paths: the base
+    path of a custom domain (for an HTTP API its stage too), known by what the catch-all route matched."""
+    path, proxy = str(event["path"]), (event.get("pathParameters") or {}).get("proxy")
+    for slash in re.finditer("/", path):
+        rest = path[slash.start() :]
+        if f"/{proxy}" in (rest, unquote(rest)):
+            return rest
+    return path
+
+
 def _pattern(rule: str) -> re.Pattern[str]:
     """A route's pattern. An id may hold any character, decoded slashes too, so it takes all that is left."""
     named = re.escape(rule).replace("<queue>", "(?P<queue>[^/]+)").replace("<job_id>", "(?P<job_id>.+)")
@@ -387,12 +399,21 @@ def _idempotency_key(event: Any) -> str | None:
     value = event.headers.get(name)
     if value is None and event.get("multiValueHeaders"):
         # As HTTP APIs do where the header comes more than once.
-        value = ",".join(event.multi_value_headers.get(name) or []) or None
+        values = event.multi_value_headers.get(name)
+        value = ",".join(values) if values else None
     if value is None:
         return None
     # The header's standard form is a quoted string; many clients send it bare. Both mean the same key.
     quoted = re.fullmatch(r'"((?:[^"\\]|\\["\\])*)"', value)
     return re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else str(value)
+
+
+def _named(item: object) -> Json:
+    """The id that an item of a list gives, where it could be one, so that its answer can be told by it."""
+    try:
+        return {"id": check_text("an id", item["id"])} if isinstance(item, dict) and "id" in item else {}
+    except InvalidJob:
+        return {}
 
 
 def _parse(event: Any) -> object:

@@ -120,7 +120,10 @@ class _Batch:
             document = parse(record["body"])
         except ValueError as error:
             raise InvalidRequest.of("(body)", f"is not JSON that can be read: {error}") from error
-        key = (record.get("messageAttributes") or {}).get(KEY, {}).get("stringValue")
+        attribute = (record.get("messageAttributes") or {}).get(KEY)
+        key = None if attribute is None else attribute.get("stringValue")
+        if key is None and attribute is not None:  # without its key it would come twice as two jobs
+            raise InvalidRequest.of(KEY, "must be a String attribute, not a Binary one")
         queue, job = _job(self.intake, with_key(document, key), record["messageId"])
         return _Message(record, queue, job, key is not None)
 
