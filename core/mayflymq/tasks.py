@@ -240,7 +240,7 @@ class Registry:
         for module in modules:
             try:
                 importlib.import_module(module)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # an exit would stop the process without a word
                 reason = f"{type(error).__name__}: {error}"
                 raise ConfigurationError(
                     f"the module {module!r} (MAYFLYMQ_TASKS, --tasks) cannot be imported: {reason}"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -61,6 +62,10 @@ def test_no_setting_is_no_doorbell() -> None:
         "sqs:https://sqs.eu-central-1.amazonaws.com/",
         "sqs:arn:aws:sqs:eu-central-1:123456789012:doorbell",
         f"sqs:{QUEUE_URL}.fifo",
+        f"sqs: {QUEUE_URL}",
+        f"sqs:{QUEUE_URL}\n",
+        "sqs:https://[bad/doorbell",
+        "sqs:https://host:port/doorbell",
         "lambda:",
         "lambda:a b",
         QUEUE_URL,
@@ -81,6 +86,16 @@ def test_a_wrong_tick_interval_names_its_variable(container: Callable[..., None]
     container(MAYFLYMQ_TICK_INTERVAL=interval)
     with pytest.raises(ConfigurationError, match=r"^MAYFLYMQ_TICK_INTERVAL: "):
         runtime.initialise()
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:swordfish@h/0", "redis://u:swordfish@[h/0", "://:swordfish@h", "redis"]
+)
+def test_a_wrong_backend_names_its_variable(container: Callable[..., None], url: str) -> None:
+    container(MAYFLYMQ_BACKEND_URL=url)
+    with pytest.raises(ConfigurationError, match=r"^MAYFLYMQ_BACKEND_URL: ") as refused:
+        runtime.initialise()
+    assert "swordfish" not in "".join(traceback.format_exception(refused.value))
 
 
 # What is sent
@@ -404,7 +419,8 @@ Functions = Callable[..., Container]
 
 
 @pytest.mark.parametrize(
-    "body", ["", "{", "7", "[]", "{}", {"queue": None}, {"queue": "none"}, {"queue": ["default"]}]
+    "body",
+    ["", "{", "7", "[]", "{}", "[" * 100_000, {"queue": None}, {"queue": "none"}, {"queue": ["default"]}],
 )
 def test_a_ring_that_says_nothing_counts_as_handled(
     functions: Functions, body: object, caplog: pytest.LogCaptureFixture
@@ -463,6 +479,23 @@ def test_a_store_that_cannot_be_reached_has_sqs_ring_again(
     with pytest.raises(BackendError, match="no route"):
         made.run()
     assert made.bell.rung == 0
+
+
+@pytest.mark.promise("F1", backends=["functions"])
+@pytest.mark.parametrize("left_ms", [1000, 200])
+def test_without_time_to_begin_nothing_is_answered(functions: Functions, left_ms: int) -> None:
+    """A success would have SQS delete rings that nobody heard, and hide a margin that leaves no time."""
+    made = functions(MAYFLYMQ_MARGIN="1")
+    made.queue().enqueue("t")
+    context = SimpleNamespace(get_remaining_time_in_millis=lambda: left_ms)
+    for handler, event in (
+        (runtime.claim_and_run_handler, batch_of({"queue": "default"})),
+        (runtime.stalled_sweep_handler, {}),
+        (runtime.delayed_promoter_handler, {}),
+    ):
+        with pytest.raises(ConfigurationError, match=r"^MAYFLYMQ_MARGIN: 1 s are kept back and (1|0.2) s"):
+            handler(event, context)
+    assert (made.left(), made.claims) == (1, 0)
 
 
 def test_one_queue_that_cannot_be_claimed_from_fails_no_batch_and_loops_for_nobody(
@@ -690,6 +723,22 @@ def test_several_ticks_until_the_time_is_up(functions: Functions, monkeypatch: p
     report = runtime.delayed_promoter_handler({}, context)
     assert context.slept == [5.0] * 11  # the margin of a second is kept
     assert (report["promoted"], report["queues"], report["errors"]) == (11, 1, 0)
+
+
+def test_a_tick_that_lasted_long_is_followed_by_no_burst(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = functions(MAYFLYMQ_TICK_INTERVAL="5")
+    context = Time(monkeypatch, 60)
+    real, lasted = made.backend.queues, iter([22.0])
+
+    def queues(*args: Any, **options: Any) -> Any:
+        context.now += next(lasted, 0)
+        return real(*args, **options)
+
+    monkeypatch.setattr(made.backend, "queues", queues)
+    runtime.delayed_promoter_handler({}, context)
+    assert context.slept == [3.0] + [5.0] * 6
 
 
 def test_a_tick_that_fails_stops_no_other(

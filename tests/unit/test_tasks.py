@@ -202,7 +202,12 @@ def test_an_unknown_task_says_which_there_are(registry: Registry) -> None:
 
 @pytest.mark.parametrize(
     ("source", "reason"),
-    [(None, "ModuleNotFoundError"), ("1/0", "ZeroDivisionError"), ("def", "SyntaxError")],
+    [
+        (None, "ModuleNotFoundError"),
+        ("1/0", "ZeroDivisionError"),
+        ("def", "SyntaxError"),
+        ("raise SystemExit('no licence')", "SystemExit"),
+    ],
 )
 def test_a_module_that_cannot_be_imported_is_named(
     source: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
 from ..queue import Doorbell
@@ -50,10 +49,9 @@ def open_doorbell(setting: str) -> AwsDoorbell | None:
     if not setting:
         return None
     if scheme == "sqs":
-        url = urlsplit(place)
-        if url.scheme not in ("http", "https") or not url.netloc or not url.path.strip("/"):
+        if not re.fullmatch(r"https?://[\w.-]+(:\d+)?/[\w./-]*\w/?", place, re.ASCII):
             raise ConfigurationError(f"{VARIABLE}: after sqs: comes the URL of an SQS queue")
-        if url.path.endswith(".fifo"):
+        if place.rstrip("/").endswith(".fifo"):
             # Its messages cannot be delayed one by one, and those of one group wake one worker at a time.
             raise ConfigurationError(f"{VARIABLE}: a doorbell is a standard SQS queue, not a FIFO queue")
         return SqsDoorbell(place)

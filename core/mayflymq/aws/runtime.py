@@ -9,7 +9,6 @@ after the initialisation holds neither.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import time
@@ -21,7 +20,7 @@ from aws_lambda_powertools.logging import Logger
 
 from .. import maintenance, worker
 from ..backends.base import Backend
-from ..errors import BackendError
+from ..errors import BackendError, ConfigurationError
 from ..model import duration_ms
 from ..queue import connect
 from ..settings import Settings, load_settings
@@ -45,11 +44,16 @@ def settings() -> Settings:
 
 @cache
 def backend() -> Backend:
-    """The backend, opened once a container and kept warm; also what tasks that enqueue use by default.
+    """The backend, opened once a container and kept warm; also what tasks that enqueue use by default. Raises
+    ConfigurationError.
 
     After a freeze its first call finds dead sockets out by itself (F3).
     """
-    return connect(settings().backend_url, doorbell=doorbell())
+    bell = doorbell()
+    try:
+        return connect(settings().backend_url, doorbell=bell)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"MAYFLYMQ_BACKEND_URL: {error}") from error
 
 
 @cache
@@ -146,19 +150,21 @@ def claim_and_run_handler(event: Any, context: Any) -> dict[str, Any]:
     _begin(context)
     load_tasks()
     chosen = settings()
+    margin_ms = round(chosen.margin * 1000)
+    remaining_ms = _remaining(context, margin_ms)
     wakeup = wakeups.read(event, chosen.queue_weights)
     try:
-        with wakeups.doorbell_at_hand(doorbell(), _remaining(context)):
+        with wakeups.doorbell_at_hand(doorbell(), remaining_ms):
             report = worker.claim_and_run(
                 backend(),
                 wakeup.weights,
-                remaining_ms=_remaining(context),
+                remaining_ms=remaining_ms,
                 limit=chosen.limit,
                 concurrency=chosen.concurrency,
                 prefetch=chosen.prefetch,
                 stalled_threshold_ms=round(chosen.stalled_threshold * 1000),
                 enable_stalled_check=chosen.enable_stalled_check,
-                margin_ms=round(chosen.margin * 1000),
+                margin_ms=margin_ms,
                 worker=_worker_name(context),
                 max_result_bytes=chosen.max_result_bytes,
             )
@@ -182,6 +188,7 @@ def stalled_sweep_handler(event: Any, context: Any) -> dict[str, Any]:
     _begin(context)
     load_listeners()
     chosen = settings()
+    margin_ms = round(chosen.margin * 1000)
     report = maintenance.sweep(
         backend(),
         limit=chosen.sweep_limit,
@@ -190,8 +197,8 @@ def stalled_sweep_handler(event: Any, context: Any) -> dict[str, Any]:
             completed_ms=duration_ms("retention_completed", chosen.retention_completed),
             failed_ms=duration_ms("retention_failed", chosen.retention_failed),
         ),
-        remaining_ms=_remaining(context),
-        margin_ms=round(chosen.margin * 1000),
+        remaining_ms=_remaining(context, margin_ms),
+        margin_ms=margin_ms,
     )
     return _finish("stalled_sweep", report.as_dict())
 
@@ -207,7 +214,7 @@ def delayed_promoter_handler(event: Any, context: Any) -> dict[str, Any]:
     load_listeners()
     chosen = settings()
     margin_ms = round(chosen.margin * 1000)
-    remaining_ms = _remaining(context)
+    remaining_ms = _remaining(context, margin_ms)
     report = _ticks(
         lambda: maintenance.promote(
             backend(), limit=chosen.promote_limit, remaining_ms=remaining_ms, margin_ms=margin_ms
@@ -230,7 +237,7 @@ def _ticks(
     total: dict[str, Any] | None = None
     failed: list[BackendError] = []
     began = time.monotonic()
-    for number in itertools.count(1):
+    while True:
         try:
             report = tick().as_dict()
             before = total or {}
@@ -244,7 +251,8 @@ def _ticks(
             failed.append(error)
         if interval is None or remaining_ms is None:
             break
-        pause = max(0.0, began + number * interval - time.monotonic())
+        # A tick that took longer leaves out those that it ran over.
+        pause = interval - (time.monotonic() - began) % interval
         if remaining_ms() - pause * 1000 <= margin_ms:
             break
         time.sleep(pause)
@@ -272,9 +280,16 @@ def _finish(function: str, report: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-def _remaining(context: Any) -> Callable[[], int] | None:
+def _remaining(context: Any, margin_ms: int) -> Callable[[], int] | None:
+    """Milliseconds left of the invocation. Raises ConfigurationError where the margin leaves none to begin
+    with: an answer would say that all went well, and SQS would delete the rings."""
     # Outside Lambda (a test, a demonstration) there may be no context, and then no deadline.
     remaining: Callable[[], int] | None = getattr(context, "get_remaining_time_in_millis", None)
+    if remaining is not None and (left_ms := remaining()) <= margin_ms:
+        raise ConfigurationError(
+            f"MAYFLYMQ_MARGIN: {margin_ms / 1000:g} s are kept back and {left_ms / 1000:g} s are left, so "
+            "nothing can be begun: lower it, or give the function a longer timeout"
+        )
     return remaining
 
 

@@ -55,7 +55,7 @@ def _names(event: object, records: list[Json] | None) -> Iterator[object]:
         for record in records:
             try:
                 yield json.loads(record["body"])["queue"]
-            except (ValueError, LookupError, TypeError):
+            except (ValueError, LookupError, TypeError, RecursionError):
                 log.warning("a ring cannot be read", extra={"message_id": record.get("messageId")})
     elif isinstance(event, dict) and "queues" in event:
         queues = event["queues"]

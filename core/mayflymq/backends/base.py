@@ -36,7 +36,6 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError, InvalidJob, redacted
 from ..model import (
@@ -338,7 +337,7 @@ def open_backend(url: str, *, broker: bool = False, clock: Clock | None = None) 
     Raises ConfigurationError for an unknown scheme, a missing driver, or a store inside AWS Lambda that its
     invocations could not share (MAYFLYMQ_ALLOW_LOCAL_BACKEND=1 allows it, for tests).
     """
-    scheme = urlsplit(url).scheme if "://" in url else ""
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme not in _MODULES or _MODULES[scheme][0] not in _BUILT:
         known = ", ".join(f"{name}://" for name in _MODULES if _MODULES[name][0] in _BUILT)
         raise ConfigurationError(
