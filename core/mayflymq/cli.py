@@ -252,7 +252,7 @@ def run(
             "--queue",
             "-q",
             metavar="NAME[:WEIGHT]",
-            help="Claim from this queue; repeat for more. (default: MAYFLYMQ_QUEUES, else default)",
+            help="Claim from this queue; repeat for more. (default: MAYFLYMQ_QUEUES, else the tasks' own)",
         ),
     ] = None,
     tasks: Tasks = None,
@@ -287,7 +287,7 @@ def run(
         stalled_threshold=stalled_threshold,
     )
     _load_tasks_to_run(settings)
-    names = settings.queue_weights
+    names = settings.queue_weights(registry.queues)
     ended = ("job:completed", "job:failed", "job:expired", "job:cancelled")
     failed_in: set[str] = set()
     with _backend(settings) as backend, contextlib.ExitStack() as stack:
@@ -413,10 +413,7 @@ def dev(
         raise typer.BadParameter("--interval must be above 0")
     settings = _settings(context, queues=_joined(queue), tasks=_joined(tasks), concurrency=concurrency)
     _load_tasks_to_run(settings)
-    if "queues" in settings.model_fields_set:
-        weights = settings.queue_weights
-    else:
-        weights = dict.fromkeys(sorted({registry.get(name).queue for name in registry}), 1)
+    weights = settings.queue_weights(registry.queues)
     names = list(weights)
     counts = Counter({name.removeprefix("job:"): 0 for name in events.NAMES} | {"errors": 0})
     counting = threading.Lock()  # events come from the worker's thread and from the housekeeper's

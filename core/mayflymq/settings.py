@@ -3,7 +3,7 @@ pydantic."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
@@ -24,7 +24,8 @@ Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 class Settings(BaseSettings):
     """The settings, each from the variable MAYFLYMQ_<NAME>. Durations are in seconds.
 
-    `queues` and `tasks` are comma-separated; a queue may carry a weight, as in "emails:3,default:1".
+    `queues` and `tasks` are comma-separated; a queue may carry a weight, as in "emails:3,default:1"; without
+    `queues` a worker takes those that its tasks name.
     `retention_completed` is for how long completed and cancelled jobs stay, `retention_failed` failed and
     expired ones, before a sweep removes them; 0 keeps them for ever.
 
@@ -39,7 +40,7 @@ class Settings(BaseSettings):
     )
 
     backend_url: str = Field(default="sqlite:///mayflymq.db", min_length=1, repr=False)
-    queues: str = "default"
+    queues: str | None = None
     tasks: str = ""
     stalled_threshold: float = Field(default=30.0, gt=0, le=DAY, allow_inf_nan=False)
     enable_stalled_check: bool = True
@@ -61,8 +62,9 @@ class Settings(BaseSettings):
 
     @field_validator("queues")
     @classmethod
-    def _check_queues(cls, value: str) -> str:
-        _weights(value)
+    def _check_queues(cls, value: str | None) -> str | None:
+        if value is not None:
+            _weights(value)
         return value
 
     @field_validator("log_level")
@@ -72,10 +74,12 @@ class Settings(BaseSettings):
             raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
         return value.upper()
 
-    @property
-    def queue_weights(self) -> dict[str, int]:
-        """The queues with their weights, in the order given."""
-        return _weights(self.queues)
+    def queue_weights(self, of_tasks: Iterable[str]) -> dict[str, int]:
+        """The queues with their weights, in the order given; where none are given, those of the tasks, else
+        `default`."""
+        if self.queues is not None:
+            return _weights(self.queues)
+        return dict.fromkeys(of_tasks, 1) or {"default": 1}
 
     @property
     def task_modules(self) -> tuple[str, ...]:

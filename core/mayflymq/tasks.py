@@ -234,6 +234,11 @@ class Registry:
                 "name the module that defines it in MAYFLYMQ_TASKS"
             ) from None
 
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the tasks name."""
+        return sorted({task.queue for task in self._tasks.values()})
+
     def load(self, modules: Iterable[str]) -> None:
         """Imports the modules that define tasks. Raises ConfigurationError naming one that cannot be
         imported."""

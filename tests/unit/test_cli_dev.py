@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mayflymq import Backend, Queue, State, connect, open_backend, queue
+from mayflymq import Backend, Backoff, Queue, State, connect, open_backend, queue
 from mayflymq.backends import memory
 from mayflymq.errors import BackendError
 
@@ -98,11 +98,15 @@ def test_a_paused_queue_is_left_alone_and_no_queue_but_those_named_is_touched(
     assert (state(q, "one"), state(other, "two")) == (State.WAITING, State.ACTIVE)
 
 
-def test_without_queues_it_works_on_those_of_the_tasks(mayflymq: Command, backend: Backend) -> None:
+@pytest.mark.parametrize(
+    "command", [("run",), ("dev", "--interval", "0.005", "--until-idle")], ids=lambda c: c[0]
+)
+def test_without_queues_it_works_on_those_of_the_tasks(
+    mayflymq: Command, backend: Backend, command: tuple[str, ...]
+) -> None:
     own = Queue("cli-own", backend)
-    own.enqueue("cli.flaky", job_id="one", max_retries=1)
-    done = mayflymq("dev", "--tasks", TASKS, "--interval", "0.005", "--until-idle")
-    assert done.code == 0
+    own.enqueue("cli.flaky", job_id="one", max_retries=1, backoff=Backoff.fixed(0))
+    assert mayflymq(*command, "--tasks", TASKS).code == 0
     assert state(own, "one") is State.COMPLETED
 
 

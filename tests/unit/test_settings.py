@@ -8,12 +8,13 @@ from pydantic import ValidationError
 from mayflymq import codec, queue
 from mayflymq.errors import ConfigurationError
 from mayflymq.settings import Settings, load_settings
+from mayflymq.tasks import Registry, Task
 
 
 def test_the_defaults() -> None:
     settings = load_settings()
     assert settings.backend_url == queue.DEFAULT_URL
-    assert settings.queue_weights == {"default": 1}
+    assert settings.queue_weights([]) == {"default": 1}
     assert settings.task_modules == ()
     assert (settings.stalled_threshold, settings.enable_stalled_check, settings.max_stalls) == (30.0, True, 3)
     assert (settings.margin, settings.concurrency, settings.prefetch, settings.limit) == (1.0, 1, 1, None)
@@ -49,9 +50,17 @@ def test_settings_do_not_change() -> None:
 
 def test_queues_with_weights_and_task_modules() -> None:
     settings = load_settings(queues=" emails:3, default ,x:1000", tasks="app.tasks, other ,")
-    assert settings.queue_weights == {"emails": 3, "default": 1, "x": 1000}
-    assert list(settings.queue_weights) == ["emails", "default", "x"]
+    weights = settings.queue_weights([])
+    assert list(weights.items()) == [("emails", 3), ("default", 1), ("x", 1000)]
     assert settings.task_modules == ("app.tasks", "other")
+
+
+def test_without_queues_they_are_those_of_the_tasks() -> None:
+    tasks = Registry()
+    for name, its_queue in (("a", "z"), ("b", "emails"), ("c", "z")):
+        tasks.add(Task(name=name, fn=print, queue=its_queue))
+    assert load_settings().queue_weights(tasks.queues) == {"emails": 1, "z": 1}
+    assert load_settings(queues="x").queue_weights(tasks.queues) == {"x": 1}
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def claim_and_run_handler(event: Any, context: Any) -> dict[str, Any]:
     chosen = settings()
     margin_ms = round(chosen.margin * 1000)
     remaining_ms = _remaining(context, margin_ms)
-    wakeup = wakeups.read(event, chosen.queue_weights)
+    wakeup = wakeups.read(event, chosen.queue_weights(registry.queues))
     try:
         with wakeups.doorbell_at_hand(doorbell(), remaining_ms):
             report = worker.claim_and_run(
