@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mayflymq.settings import PREFIX, Settings
+from mayflymq import ConfigurationError
+from mayflymq.settings import PREFIX, Settings, load_settings
 
 Stack = dict[str, Any]
 Grants = set[tuple[str, str]]  # what may be done, to which resource
@@ -173,6 +174,31 @@ def test_two_schedules_tick_every_minute(stack: Stack) -> None:
     ticks = {named(schedule["Target"]["Arn"]): schedule["ScheduleExpression"] for schedule in schedules}
     assert ticks == dict.fromkeys(("StalledSweepFunction", "DelayedPromoterFunction"), "rate(1 minute)")
     assert not any("Name" in schedule for schedule in schedules)  # so that two stacks fit into one account
+    # A tick that failed or could not start is not made up for: the next one does.
+    assert all(schedule["Target"]["RetryPolicy"] == {"MaximumRetryAttempts": 0} for schedule in schedules)
+    once = of_type(stack, "AWS::Lambda::EventInvokeConfig").values()
+    assert {config["FunctionName"]["Ref"]: config for config in once} == {
+        name: {
+            "FunctionName": {"Ref": name},
+            "Qualifier": "$LATEST",
+            "DestinationConfig": {},
+            "MaximumRetryAttempts": 0,
+            "MaximumEventAgeInSeconds": 60,
+        }
+        for name in ticks
+    }
+
+
+def test_what_may_be_deployed_are_settings(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = stack["Parameters"]["TickInterval"]["AllowedPattern"]
+    for text in ("", "0", "01", "1", "60", "899", "900", "901", "999", "1000", "5s"):
+        monkeypatch.setenv("MAYFLYMQ_TICK_INTERVAL", text)
+        try:
+            load_settings()
+        except ConfigurationError:
+            assert not re.search(pattern, text), text
+        else:
+            assert re.search(pattern, text) or text == "01", text
 
 
 def test_each_function_logs_into_a_group_of_its_own_that_is_kept_for_a_time(stack: Stack) -> None:
