@@ -536,7 +536,8 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> int:
     """List jobs by state, each state in its own order. Arguments and results are in `jobs show`."""
-    table = _table("id", "task", "state", "priority", "deliveries", "created", "error")
+    table = _job_table("id", "state", "age", "tries", "task", "error")
+    now = _now()
     with _backend(_settings(context)) as backend:
         for each in state or list(State):
             for job in _jobs(Queue(queue, backend), each, limit):
@@ -544,11 +545,12 @@ def list_jobs(
                     _print_json(_summary(job))
                     continue
                 table.add_row(
-                    *(_clean(text) for text in (job.id, job.task, job.state)),
-                    str(job.priority),
+                    _clean(job.id),
+                    job.state,
+                    _age(max(0, now - job.created_at)),
                     str(job.deliveries),
-                    _instant(job.created_at),
-                    _brief(job.error),
+                    _cropped(job.task),
+                    _cropped(_brief(job.error)),
                 )
     if not as_json:
         _out().print(table)
@@ -654,7 +656,7 @@ def list_dead_letters(
 
     When there are more, a line on stderr has the cursor to go on from.
     """
-    table = _table("id", "task", "state", "deliveries", "age", "error")
+    table = _job_table("id", "state", "age", "tries", "task", "error")
     now = _now()
     after = cursor
     with _backend(_settings(context)) as backend:
@@ -666,10 +668,12 @@ def list_dead_letters(
                     _print_json(_summary(job) | {"age_ms": age})
                     continue
                 table.add_row(
-                    *(_clean(text) for text in (job.id, job.task, job.state)),
-                    str(job.deliveries),
+                    _clean(job.id),
+                    job.state,
                     _age(age),
-                    _brief(job.error),
+                    str(job.deliveries),
+                    _cropped(job.task),
+                    _cropped(_brief(job.error)),
                 )
             limit -= len(page.jobs)
             after = page.cursor
@@ -1199,6 +1203,19 @@ def _table(*columns: str, numbers_from: int | None = None) -> Table:
         right = numbers_from is not None and index >= numbers_from
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     return table
+
+
+def _job_table(*columns: str) -> Table:
+    """A table of jobs, a line each: id and state are whole at 80 columns, for whoever copies them from there.
+    What `_cropped` made gives way."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in columns:
+        table.add_column(name, no_wrap=name not in ("task", "error"))
+    return table
+
+
+def _cropped(text: str) -> Text:
+    return Text(_clean(text), no_wrap=True, overflow="ellipsis")
 
 
 def _queue_table(infos: Sequence[QueueInfo]) -> Table:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from mayflymq import Backend, State, cli
+from mayflymq import Backend, Queue, State, cli, open_backend
 from mayflymq.backends import base
 from mayflymq.errors import BackendError
-from mayflymq.model import Capabilities, Finding, Severity
+from mayflymq.model import Capabilities, ClaimRequest, Fail, Finding, JobError, Settle, Severity
 
 from . import cli_bench
 from .cli_bench import TASKS, Command, claim, is_one_line, start
@@ -193,6 +194,27 @@ def test_jobs_are_listed_by_state_up_to_a_limit_in_pages(
     some = mayflymq("jobs", "list", "sums", "--state", "waiting", "--limit", "3", "--json").json_lines
     assert [job["id"] for job in some] == ids[:3]
     assert "job-4" in mayflymq("jobs", "list", "sums").out
+
+
+@pytest.mark.parametrize("command", [("jobs", "list"), ("dlq", "list")], ids=lambda c: c[0])
+def test_a_terminal_of_80_columns_has_a_job_a_line_with_its_whole_id(
+    tmp_path: Path, command: tuple[str, str]
+) -> None:
+    queue = Queue("default", open_backend(f"sqlite:///{tmp_path}/mayflymq.db"))
+    job_id = queue.enqueue("a_task_with_a_long_name", max_retries=0).job_id
+    [claimed] = queue.claim(ClaimRequest("default", 1, "token", "w", 60_000))
+    queue.settle([Settle(claimed.claim, Fail(JobError("ValueError", "what is wrong, at length " * 9)))])
+    master, slave = pty.openpty()
+    subprocess.run(
+        [str(Path(sys.executable).with_name("mayflymq")), *command, "default"],
+        cwd=tmp_path, env=os.environ | {"TERM": "dumb", "COLUMNS": "80"}, stdout=slave, check=True,
+    )  # fmt: skip
+    os.close(slave)
+    head, row = cli_bench.read_all(master).splitlines()
+    os.close(master)
+    assert head.split() == ["id", "state", "age", "tries", "task", "error"]
+    assert re.fullmatch(rf"{job_id} failed +\d\S* \S+ +1 +a_tas\S+… Valu\S*… *", row)
+    assert len(row) <= 80
 
 
 @pytest.mark.promise("A5", backends=("memory", "sqlite"))
