@@ -13,6 +13,7 @@ from mayflymq.backends.redis import backend as implementation
 from mayflymq.backends.redis.keys import prefix_of
 from tests.contract.bench import Bench
 from tests.contract.harness import ManualClock
+from tests.contract.harness_redis import spoil
 
 from .faultpoints import QUEUE, Points, Run, Situation, Victims
 from .situations import SITUATIONS
@@ -57,7 +58,7 @@ class FAULTS:
                 situation.arrange(Bench(backend, clock, QUEUE))
                 backend.close()
             if situation.spoil:
-                self._client.hset(f"{prefix_of(PREFIX, QUEUE)}job:{situation.spoil}", "priority", "high")
+                spoil(self._client, f"{prefix_of(PREFIX, QUEUE)}job:{situation.spoil}", "priority", "high")
             self._prepared[key] = dict(self.contents()), clock.now
         return self._prepared[key]
 

@@ -18,6 +18,7 @@ from mayflymq.backends.redis.keys import prefix_of
 from mayflymq.model import State
 from tests.contract.bench import Bench
 from tests.contract.harness import ManualClock
+from tests.contract.harness_redis import spoil
 from tests.faults.faultpoints import QUEUE, Situation, small_steps
 from tests.faults.situations import KEYS, SITUATIONS, busy
 
@@ -84,9 +85,9 @@ class Store:
                 with small_steps():
                     situation.arrange(made.bench(broker=situation.broker))
             if situation.spoil:
-                made.client.hset(made.key(f"job:{situation.spoil}"), "priority", "high")
+                spoil(made.client, made.key(f"job:{situation.spoil}"), "priority", "high")
             cut = len(made.prefix)
-            _prepared[key] = {name[cut:]: value for name, value in made.contents().items()}, made.clock.now
+            _prepared[key] = {name[cut:]: value for name, value in made.snapshot().items()}, made.clock.now
             made.close()
         contents, self.clock.now = _prepared[key]
         self.empty()
@@ -95,7 +96,24 @@ class Store:
             filling.restore(self.prefix.encode() + name, 0, value)
         filling.execute()
 
-    def contents(self) -> Contents:
+    def contents(self) -> dict[bytes, Any]:
+        """Every key with its value, to be compared. DUMP would tell two orders of one hash apart."""
+        names = sorted(self.client.scan_iter(f"{self.prefix}:*", 1000))
+        asking = self.client.pipeline(transaction=False)
+        for name in names:
+            asking.type(name)
+        kinds: Any = asking.execute()
+        for name, kind in zip(names, kinds, strict=True):
+            if kind == b"hash":
+                asking.hgetall(name)
+            elif kind == b"zset":
+                asking.zrange(name, 0, -1, withscores=True)
+            else:
+                asking.dump(name)
+        return dict(zip(names, asking.execute(), strict=True))
+
+    def snapshot(self) -> Contents:
+        """Every key as DUMP gives it, for RESTORE."""
         names = sorted(self.client.scan_iter(f"{self.prefix}:*", 1000))
         asking = self.client.pipeline(transaction=False)
         for name in names:

@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -27,6 +27,7 @@ from ... import codec, lifecycle, model
 from ...errors import BackendError, ConfigurationError, CorruptRecord, MayflyError, redacted
 from ...model import (
     FORMAT,
+    Backoff,
     Beat,
     Cancelled,
     CancelStatus,
@@ -693,31 +694,50 @@ def _request(request: ClaimRequest) -> list[Any]:
 
 
 def _new(job: NewJob) -> list[Any]:
-    payload, packed = job.payload, 0
+    payload, packed = job.payload, False
     if len(payload) >= PACK_FROM:
         smaller = zlib.compress(payload, 1)
         if len(smaller) < len(payload):
-            payload, packed = smaller, 1
+            payload, packed = smaller, True
     dedup = job.dedup
+    window_ms, extend = (dedup.window_ms, dedup.extend) if dedup else (0, True)
     return [
         job.id,
-        job.task,
-        packed,
+        _spec(job.task, packed, job.max_retries, job.backoff, job.ttl_ms, job.timeout_ms, window_ms, extend),
         job.priority,
         job.delay_ms,
         "" if job.run_at is None else job.run_at,
-        "" if job.ttl_ms is None else job.ttl_ms,
-        "" if job.timeout_ms is None else job.timeout_ms,
-        job.max_retries,
-        codec.encode_backoff(job.backoff).decode("ascii"),
         _JSON.encode(job.depends_on) if job.depends_on else "[]",
         job.on_parent_failure,
         dedup.key if dedup else "",
         dedup.mode if dedup else "",
-        dedup.window_ms if dedup else 0,
-        int(dedup.extend) if dedup else 0,
+        window_ms,
+        int(extend),
         payload,
     ]
+
+
+@lru_cache(256)
+def _spec(
+    task: str,
+    packed: bool,
+    max_retries: int,
+    backoff: Backoff,
+    ttl_ms: int | None,
+    timeout_ms: int | None,
+    window_ms: int,
+    extend: bool,
+) -> str:
+    """What a job is told once and no transition needs, as JSON."""
+    steps = [backoff.delays_ms, backoff.factor, backoff.cap_ms, backoff.jitter]
+    return _JSON.encode([task, packed, max_retries, steps, ttl_ms, timeout_ms, window_ms, extend])
+
+
+@lru_cache(256)
+def _read_spec(spec: bytes) -> tuple[str, bool, int, Backoff, int | None, int | None, int, bool]:
+    task, packed, max_retries, steps, *rest = json.loads(spec)
+    delays_ms, factor, cap_ms, jitter = steps
+    return task, packed, max_retries, Backoff(tuple(delays_ms), factor, cap_ms, jitter), *rest
 
 
 def _enqueued(job: NewJob, answer: list[Any]) -> Enqueued:
@@ -754,7 +774,7 @@ def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
 
 
 def _fields_of(record: list[bytes]) -> dict[str, str]:
-    """A record's fields; its payload and its result stand beside them."""
+    """The fields of a job's record; what else it has stands beside them."""
     try:
         fields: dict[str, str] = json.loads(record[0])
     except UnicodeDecodeError:
@@ -762,8 +782,9 @@ def _fields_of(record: list[bytes]) -> dict[str, str]:
     return fields
 
 
-def _job(queue: str, fields: dict[str, str], record: list[bytes]) -> Job:
-    """The job in a record. Raises CorruptRecord naming it when it cannot be read."""
+def _job(queue: str, fields: dict[str, str], found: list[bytes]) -> Job:
+    """The job in what `record` of the scripts answers. Raises CorruptRecord naming it when it cannot be
+    read."""
     name = fields["id"]
     try:
         version = int(fields["format"])
@@ -771,49 +792,46 @@ def _job(queue: str, fields: dict[str, str], record: list[bytes]) -> Job:
             raise CorruptRecord(
                 f"it has format {version}, this version reads up to {FORMAT}: update mayflymq"
             )
-        return _read_job(queue, fields, record[1], record[2])
+        return _read_job(queue, fields, *found[1:])
     except (MayflyError, LookupError, ValueError, TypeError, zlib.error) as error:
         raise CorruptRecord(
             f"job {name} in {queue} cannot be read: {type(error).__name__} {error}"
         ) from error
 
 
-def _read_job(queue: str, fields: dict[str, str], payload: bytes, result: bytes | None) -> Job:
-    get = fields.get
+def _read_job(
+    queue: str,
+    record: dict[str, str],
+    spec: bytes,
+    payload: bytes,
+    result: bytes | None,
+    error: bytes | None,
+    first_error: bytes | None,
+) -> Job:
+    task, packed, max_retries, backoff, ttl_ms, timeout_ms, window_ms, extend = _read_spec(spec)
+    get = record.get
 
     def number(name: str) -> int | None:
         value = get(name)
         return None if value is None else int(value)
 
-    def error(name: str) -> JobError | None:
-        value = get(name)
-        return None if value is None else codec.decode_error(value.encode())
-
-    key = get("dedup_key")
-    progress = get("progress")
+    key, progress, parents = get("dedup_key"), get("progress"), get("depends_on")
     return Job(
-        id=fields["id"],
+        id=record["id"],
         queue=queue,
-        task=fields["task"],
-        payload=zlib.decompress(payload) if fields["packed"] == "1" else payload,
-        state=State(fields["state"]),
-        priority=int(fields["priority"]),
-        created_at=int(fields["created_at"]),
+        task=task,
+        payload=zlib.decompress(payload) if packed else payload,
+        state=State(record["state"]),
+        priority=int(record["priority"]),
+        created_at=int(record["created_at"]),
         run_at=number("run_at"),
-        ttl_ms=number("ttl_ms"),
-        timeout_ms=number("timeout_ms"),
-        max_retries=int(fields["max_retries"]),
-        backoff=codec.decode_backoff(fields["backoff"].encode()),
-        depends_on=() if fields["depends_on"] == "[]" else tuple(json.loads(fields["depends_on"])),
-        on_parent_failure=ParentPolicy(fields["on_parent_failure"]),
-        dedup=None
-        if key is None
-        else Dedup(
-            key,
-            DedupMode(fields["dedup_mode"]),
-            int(fields["dedup_window_ms"]),
-            fields["dedup_extend"] == "1",
-        ),
+        ttl_ms=ttl_ms,
+        timeout_ms=timeout_ms,
+        max_retries=max_retries,
+        backoff=backoff,
+        depends_on=() if parents is None else tuple(json.loads(parents)),
+        on_parent_failure=ParentPolicy(record["on_parent_failure"]),
+        dedup=None if key is None else Dedup(key, DedupMode(record["dedup_mode"]), window_ms, extend),
         deliveries=number("deliveries") or 0,
         failures=number("failures") or 0,
         stalls=number("stalls") or 0,
@@ -824,13 +842,13 @@ def _read_job(queue: str, fields: dict[str, str], payload: bytes, result: bytes 
         heartbeat_at=number("heartbeat_at"),
         stale_at=number("stale_at"),
         worker=get("worker"),
-        cancel_requested="cancel_requested" in fields,
+        cancel_requested="cancel_requested" in record,
         progress=None if progress is None else float(progress),
         result=result,
-        error=error("error"),
-        first_error=error("first_error"),
+        error=None if error is None else codec.decode_error(error),
+        first_error=None if first_error is None else codec.decode_error(first_error),
         finished_at=number("finished_at"),
-        format=int(fields["format"]),
+        format=int(record["format"]),
     )
 
 

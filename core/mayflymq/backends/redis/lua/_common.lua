@@ -43,34 +43,24 @@ local function job_key(id)
   return PREFIX .. 'job:' .. id
 end
 
--- Fields of a job, false for each that it has not; so for all where the key holds something else than a hash.
-local function peek(id, ...)
-  local values = redis.pcall('HMGET', job_key(id), ...)
-  return values.err and {} or values
-end
-
-local FIELDS = {
-  'state', 'place', 'family', 'format', 'priority', 'created_at', 'run_at', 'stale_at', 'finished_at', 'unfinished',
-  'on_parent_failure', 'dedup_key', 'dedup_mode', 'claim_token', 'cancel_requested', 'deliveries', 'failures',
-  'stalls', 'replays', 'worker', 'first_error', 'settled_token', 'settled_as', 'delivery', 'born', 'progress',
-  'heartbeat_at',
-}
-
 local function integer(text)
-  return text and string.find(text, '^%-?%d+$')
+  return type(text) == 'string' and string.find(text, '^%-?%d+$')
 end
 
--- What a transition needs to know of a job; nil where there is none. `bad` is set where the record makes no sense.
+-- What transitions know of a job: the JSON object in the field `record` of its hash, all of it text, as numbers in JSON
+-- would lose digits. What is written once, or only read by callers, has fields of its own beside it: `spec`, `payload`,
+-- `result`, `error`, `first_error`. nil where there is no job; `bad` is set where the record makes no sense.
 local function load(id)
-  local values = peek(id, unpack(FIELDS))
-  if not values[1] then
+  local packed = redis.pcall('HGET', job_key(id), 'record')
+  if type(packed) ~= 'string' then
     return nil
   end
-  local job = {id = id, key = job_key(id), changed = {}, dropped = {}}
-  for index, name in ipairs(FIELDS) do
-    job[name] = values[index] or nil
+  local ok, job = pcall(cjson.decode, packed)
+  if not ok or type(job) ~= 'table' then
+    job = {}
   end
-  if not (ZSET[job.state] and job.place and #job.place == 16 and job.family and job.born)
+  job.id, job.key, job.beside = id, job_key(id), {}
+  if not (ZSET[job.state] and type(job.place) == 'string' and #job.place == 16 and job.family and job.born)
     or not integer(job.priority) or not integer(job.created_at)
     or (job.state == 'delayed' and not integer(job.run_at))
     or (job.state == 'active' and not (integer(job.stale_at) and job.claim_token and job.worker))
@@ -81,44 +71,25 @@ local function load(id)
 end
 
 local function set(job, name, value)
-  if type(value) == 'number' then
-    value = whole(value)
-  end
-  job[name] = value
-  job.changed[name] = value
-  job.dropped[name] = nil
+  job[name] = type(value) == 'number' and whole(value) or value
 end
 
--- Of the fields that `load` reads; `clear` is for the others.
 local function unset(job, name)
-  if job[name] then
-    job[name] = nil
-    job.changed[name] = nil
-    job.dropped[name] = true
-  end
+  job[name] = nil
 end
 
-local function clear(job, name)
-  job.dropped[name] = true
+-- A field beside the record.
+local function set_beside(job, name, value)
+  job.beside[#job.beside + 1] = name
+  job.beside[#job.beside + 1] = value
 end
 
 -- Writes what was set and unset.
 local function save(job)
-  local pairs_of, names = {}, {}
-  for name, value in pairs(job.changed) do
-    pairs_of[#pairs_of + 1] = name
-    pairs_of[#pairs_of + 1] = value
-  end
-  for name in pairs(job.dropped) do
-    names[#names + 1] = name
-  end
-  if #pairs_of > 0 then
-    redis.call('HSET', job.key, unpack(pairs_of))
-  end
-  if #names > 0 then
-    redis.call('HDEL', job.key, unpack(names))
-  end
-  job.changed, job.dropped = {}, {}
+  local key, beside, bad, order = job.key, job.beside, job.bad, job.claim_order
+  job.key, job.beside, job.bad, job.claim_order = nil, nil, nil, nil
+  redis.call('HSET', key, 'record', cjson.encode(job), unpack(beside))
+  job.key, job.beside, job.bad, job.claim_order = key, {}, bad, order
 end
 
 local function rank_of(job)
@@ -287,9 +258,10 @@ local function leave_parent(job, family)
 end
 
 local function fail(job, error)
-  set(job, 'error', error)
-  if not job.first_error then
-    set(job, 'first_error', error)
+  set_beside(job, 'error', error)
+  if not job.erred then
+    set(job, 'erred', '1')
+    set_beside(job, 'first_error', error)
   end
 end
 
@@ -363,8 +335,6 @@ local function settle_children(family, parent, ended)
     end
     if #ids > budget then
       redis.call('ZADD', CASCADES, of, of .. how .. '|' .. name)
-    elseif #ids > 0 then
-      redis.call('ZREM', CASCADES, of .. how .. '|' .. name)
     end
     budget = budget - math.min(budget, #ids)
   end
@@ -475,28 +445,20 @@ local function promote(limit)
   return ids
 end
 
--- The whole record: its fields as a JSON object, the payload, the result; nothing where there is no such job, the id
--- alone where the key holds no hash.
+-- A whole job: record, spec, payload, result, error, first_error; nothing where there is none, its id alone where the key
+-- holds something else.
 local function record(id)
-  local fields = redis.pcall('HGETALL', job_key(id))
+  local fields = redis.pcall('HMGET', job_key(id), 'record', 'spec', 'payload', 'result', 'error', 'first_error')
   if fields.err then
     return {cjson.encode({id = id})}
-  elseif #fields == 0 then
-    return {}
   end
-  local object = {}
-  for index = 1, #fields, 2 do
-    object[fields[index]] = fields[index + 1]
-  end
-  local payload, result = object.payload or false, object.result or false
-  object.payload, object.result = nil, nil
-  return {cjson.encode(object), payload, result}
+  return fields[1] and fields or {}
 end
 
 local function held_by(token)
   local records = {}
   for _, id in ipairs(redis.call('ZRANGE', claim_key(token), 0, -1)) do
-    if peek(id, 'claim_token')[1] == token then
+    if (load(id) or {}).claim_token == token then
       records[#records + 1] = record(id)
     end
   end

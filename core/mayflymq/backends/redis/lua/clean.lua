@@ -10,7 +10,7 @@ for _ = 1, number() do
       break
     end
     for index = 1, #members, 2 do
-      if not newer(peek(id_of(members[index]), 'format')[1]) then
+      if not newer((load(id_of(members[index])) or {}).format) then
         found = found + 1
         old[#old + 1] = {tonumber(members[index + 1]), members[index], zset}
       end

@@ -1,8 +1,8 @@
--- New jobs of one queue. ARGV: count, then for each job: id, task, packed, priority, delay_ms, run_at, ttl_ms,
--- timeout_ms, max_retries, backoff, depends_on (JSON), on_parent_failure, dedup_key, dedup_mode, dedup_window_ms,
--- dedup_extend; as bytes: the payloads. Returns for each, as JSON: status, state, holder, parent that is unknown,
--- dependants; refused without such a parent where its key holds no hash.
-local EACH, DEPENDS_ON = 16, 11
+-- New jobs of one queue. ARGV: count, then for each job: id, spec (what no transition needs), priority, delay_ms, run_at,
+-- depends_on (JSON), on_parent_failure, dedup_key, dedup_mode, dedup_window_ms, dedup_extend; as bytes: the payloads.
+-- Returns for each, as JSON: status, state, holder, parent that is unknown, dependants; refused without such a parent
+-- where its key holds no hash.
+local EACH, DEPENDS_ON = 11, 6
 if not REGISTERED then
   for index = 5 + DEPENDS_ON, #ARGUMENTS, EACH do -- only one without parents can be the first of a queue
     if ARGUMENTS[index] == '[]' then
@@ -12,18 +12,17 @@ if not REGISTERED then
 end
 
 local function enqueue()
-  local id, task, packed, priority = text(), text(), text(), text()
-  local delay_ms, run_at = number(), optional()
-  local ttl_ms, timeout_ms, max_retries, backoff = optional(), optional(), text(), text()
+  local id, spec, priority, delay_ms, run_at = text(), text(), text(), number(), optional()
   local depends_on, policy = text(), text()
   local key, mode, window_ms, extend = optional(), optional(), number(), text()
   local payload = blob()
 
-  local existing = redis.pcall('HMGET', job_key(id), 'state')
-  if existing.err then
+  local existing = redis.pcall('HGET', job_key(id), 'record')
+  if type(existing) == 'table' then
     return {'refused', '', '', '', {}}
-  elseif existing[1] then
-    return {'duplicate_id', ZSET[existing[1]] and existing[1] or '', '', '', {}}
+  elseif existing then
+    local state = load(id).state
+    return {'duplicate_id', ZSET[state] and state or '', '', '', {}}
   end
   local parents, seen = {}, {}
   if depends_on ~= '[]' then
@@ -31,7 +30,7 @@ local function enqueue()
       if not seen[parent] then
         seen[parent] = true
         parents[#parents + 1] = parent
-        if not peek(parent, 'state')[1] then -- nor is its own id there at this moment
+        if not load(parent) then -- nor is its own id there at this moment
           return {'refused', '', '', parent, {}}
         end
       end
@@ -56,14 +55,14 @@ local function enqueue()
 
   local unfinished, failed = {}, nil
   for _, parent_id in ipairs(parents) do
-    local parent = peek(parent_id, 'state', 'family')
-    if not TERMINAL[parent[1]] then
-      unfinished[#unfinished + 1] = parent[2]
-    elseif parent[1] ~= 'completed' then
-      failed = failed or {parent_id, parent[1]}
+    local parent = load(parent_id)
+    if not TERMINAL[parent.state] then
+      unfinished[#unfinished + 1] = parent.family
+    elseif parent.state ~= 'completed' then
+      failed = failed or {parent_id, parent.state}
     end
   end
-  local job = {id = id, key = job_key(id), changed = {}, dropped = {}}
+  local job = {id = id, key = job_key(id), beside = {'spec', spec, 'payload', payload}}
   set(job, 'state', due_at > NOW and 'delayed' or (#unfinished > 0 and 'blocked' or 'waiting'))
   if failed and policy == 'fail' then
     set(job, 'state', 'failed')
@@ -74,22 +73,17 @@ local function enqueue()
     take_key(key, id, mode == 'throttle' and window_ms or nil)
   end
   local number_of_it = next_number()
-  for name, value in pairs({
-    id = id, task = task, payload = payload, packed = packed, max_retries = max_retries, backoff = backoff,
-    depends_on = depends_on, format = FORMAT, priority = priority, created_at = NOW, on_parent_failure = policy,
-    place = number_of_it, born = number_of_it, family = number_of_it,
-  }) do
-    set(job, name, value)
-  end
-  if due_at > NOW then set(job, 'run_at', due_at) end
-  if ttl_ms then set(job, 'ttl_ms', ttl_ms) end
-  if timeout_ms then set(job, 'timeout_ms', timeout_ms) end
-  if key then
-    set(job, 'dedup_key', key)
-    set(job, 'dedup_mode', mode)
-    set(job, 'dedup_window_ms', window_ms)
-    set(job, 'dedup_extend', extend)
-  end
+  set(job, 'format', FORMAT)
+  set(job, 'priority', priority)
+  set(job, 'created_at', NOW)
+  set(job, 'on_parent_failure', policy)
+  set(job, 'place', number_of_it)
+  set(job, 'born', number_of_it)
+  set(job, 'family', number_of_it)
+  set(job, 'run_at', due_at > NOW and due_at or nil)
+  set(job, 'depends_on', #parents > 0 and depends_on or nil)
+  set(job, 'dedup_key', key)
+  set(job, 'dedup_mode', key and mode)
   wait_for(job, unfinished)
   put_in(job)
   deliver(job)

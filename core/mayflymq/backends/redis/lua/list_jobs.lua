@@ -27,7 +27,7 @@ while true do
   end
   for index = 1, #part, 2 do
     local id = id_of(part[index])
-    local format = peek(id, 'format')[1]
+    local format = (load(id) or {}).format
     local readable = format and (tonumber(format) or 0) <= FORMAT
     if (readable and #records == limit) or passed == LOOK_PAST then
       return {records, whole(tonumber(last[2])), string.sub(last[1], 1, 16)}

@@ -9,8 +9,8 @@ end
 local oldest = redis.call('ZRANGE', AGES, 0, 0, 'WITHSCORES')[2]
 local claims, ages, names = {}, {}, {}
 for _, member in ipairs(redis.call('ZRANGE', ZSET.active, 0, look_at - 1)) do
-  local found = peek(id_of(member), 'worker', 'heartbeat_at')
-  local worker, age = found[1], NOW - (tonumber(found[2]) or NOW)
+  local found = load(id_of(member)) or {}
+  local worker, age = found.worker, NOW - (tonumber(found.heartbeat_at) or NOW)
   if worker then
     if not claims[worker] then
       names[#names + 1] = worker

@@ -32,6 +32,7 @@ sift(ZSET.active, NOW, limit, function(member, id)
   return 'done'
 end)
 for _, mark in ipairs(redis.call('ZRANGE', CASCADES, 0, limit - 1)) do
+  redis.call('ZREM', CASCADES, mark) -- marked again where children remain
   local bar = string.find(mark, '|', 1, true)
   local family, ended, parent = string.sub(mark, 1, 16), string.sub(mark, 17, bar - 1), string.sub(mark, bar + 1)
   recovered[#recovered + 1] = {parent, 'cascaded', 0, '', settle_children(family, parent, ended)}

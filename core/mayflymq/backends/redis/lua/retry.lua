@@ -15,11 +15,11 @@ local function retry(job)
     end
   end
   local families, seen = {}, {}
-  for _, parent in ipairs(cjson.decode(peek(job.id, 'depends_on')[1] or '[]')) do
-    local found = peek(parent, 'state', 'family')
-    if not seen[parent] and found[1] and not TERMINAL[found[1]] then
+  for _, parent in ipairs(cjson.decode(job.depends_on or '[]')) do
+    local found = load(parent)
+    if not seen[parent] and found and not TERMINAL[found.state] then
       seen[parent] = true
-      families[#families + 1] = found[2]
+      families[#families + 1] = found.family
     end
   end
   set(job, 'family', next_number())

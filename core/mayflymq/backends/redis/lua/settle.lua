@@ -26,11 +26,11 @@ local function settle()
     set(job, 'failures', (tonumber(job.failures) or 0) + 1)
     fail(job, error)
   elseif event == 'complete' then
-    if job.first_error then
-      clear(job, 'error')
+    if job.erred then
+      redis.call('HDEL', job.key, 'error')
     end
     if result then
-      set(job, 'result', result)
+      set_beside(job, 'result', result)
     end
   end
   if ENDS[event] then
