@@ -1,7 +1,7 @@
 """Runs what the documentation shows, so that every block of a page works as it stands there.
 
     python -m tests.documents docs/quickstart.md     runs the blocks of a page, in a temporary directory
-    python -m tests.documents --write                writes the table of docs/backends.md anew
+    python -m tests.documents --write                writes reference.md, and the table in docs/backends.md
 
 The blocks of a page run one after the other, in a process, a namespace and a directory of the page's own,
 where `mayflymq/` is the checkout:
@@ -150,6 +150,7 @@ def run_apart(page: Path, directory: Path) -> subprocess.CompletedProcess[str]:
 
 TABLE = re.compile(r"(<!-- capabilities: .+? -->\n).*?(<!-- end -->)", re.DOTALL)
 BACKENDS_PAGE = ROOT / "docs" / "backends.md"
+REFERENCE_PAGE = ROOT / "docs" / "reference.md"
 
 
 def built() -> list[str]:
@@ -182,7 +183,10 @@ def with_table(page: str) -> str:
 
 def main(args: Sequence[str]) -> int:
     if args == ["--write"]:
+        from . import api_page
+
         BACKENDS_PAGE.write_text(with_table(BACKENDS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        REFERENCE_PAGE.write_text(api_page.page(), encoding="utf-8")
         return 0
     if args[:1] == ["--here"]:
         sys.path.insert(0, str(Path.cwd()))

@@ -10,7 +10,7 @@ from mayflymq import Retention, claim_and_run, events
 from mayflymq.backends.redis import keys
 from mayflymq.model import State
 from mayflymq.settings import Settings
-from tests import documents
+from tests import api_page, documents
 from tests.documents import ROOT, Block, blocks, built, missing, run_apart, with_table
 
 DOCS = ROOT / "docs"
@@ -165,6 +165,14 @@ def test_an_outdated_table_is_noticed() -> None:
     changed = page.replace("| durable | no |", "| durable | yes |")
     assert changed != page
     assert with_table(changed) == page
+
+
+def test_the_reference_is_made_from_signatures_and_docstrings() -> None:
+    page = text_of("reference.md")
+    assert page == api_page.page(), "out of date: run `python -m tests.documents --write`"
+    for said in ("max_retries: int = 3", "### Queue.enqueue_flow", "stalled_threshold_ms: int = 30000"):
+        assert said in page
+    assert not re.search(r"0x[0-9a-f]{6}|<factory>|<class", page)
 
 
 HEADINGS = {"memory": "Memory", "sqlite": "SQLite", "redis": "Redis"}
