@@ -47,11 +47,13 @@ def wait_for_file(path: str, every: float = 5.0) -> str:
     return path
 
 
-@task(http=False)
+@task(http=False, ttl=3600)
 def digest_tree(root: str) -> dict[str, int]:
     """Digests every file below a directory, shows its progress, and heeds cancellation and the deadline.
 
     `http=False` keeps it out of reach of the HTTP API: only the program's own code may ask for a whole tree.
+    A delivery starts again from the first file, and deferring counts as nothing: without the `ttl` a tree
+    that no invocation has the time for would keep workers busy for ever.
     """
     job = current_job()
     files = sorted(path for path in Path(root).rglob("*") if path.is_file())

@@ -652,6 +652,14 @@ def test_an_unknown_job(client: Client, method: str, path: str) -> None:
     assert_problem(client(method, path), 404, "unknown-job")
 
 
+@pytest.mark.parametrize("flavour", ["rest-api", "function-url", "alb"])  # with the path as it came
+def test_what_is_no_utf_8_names_no_job(flavour: str) -> None:
+    client = Client(open_backend(f"memory://{uuid.uuid4()}"), flavour)
+    client.post({"task": "send", "args": ["a"], "id": "\ufffd"})
+    assert_problem(client("DELETE", "/queues/emails/jobs/%FF"), 404, "unknown-job")
+    assert client("GET", "/queues/emails/jobs/%EF%BF%BD").status == 200
+
+
 @pytest.mark.parametrize(
     ("job_id", "encoded"),
     [
@@ -691,25 +699,43 @@ def test_a_stage_is_part_of_the_location(client: Client) -> None:
     assert client("GET", "/queues/emails/jobs/x", stage="prod").status == 200
 
 
-@pytest.mark.parametrize("domain", ["/v1", "/team/queues"])
+@pytest.mark.parametrize("domain", ["", "/v1", "/team/queues"])
+@pytest.mark.parametrize(
+    ("resource", "named"),
+    [
+        ("/{proxy+}", lambda path: {"proxy": path.removeprefix("/")}),
+        ("/queues/emails/{rest+}", lambda path: {"rest": path.removeprefix("/queues/emails/")}),
+        (
+            "/queues/{queue}/{rest+}",
+            lambda path: {"queue": "emails", "rest": path.removeprefix("/queues/emails/")},
+        ),
+    ],
+)
 @pytest.mark.parametrize("read", [str, unquote])
 @pytest.mark.parametrize("job_id", ["x", "a/b", "a%2Fb", "queues/emails/jobs/x"])
 def test_the_base_path_of_a_custom_domain(
-    one: Client, domain: str, read: Callable[[str], str], job_id: str
+    one: Client,
+    domain: str,
+    resource: str,
+    named: Callable[[str], dict[str, str]],
+    read: Callable[[str], str],
+    job_id: str,
 ) -> None:
-    """A REST API has it in `path`, as has an HTTP API with payload format 1.0; the match of its catch-all
-    route, as the client wrote it or decoded, has not."""
+    """A REST API has it in `path`, as has an HTTP API with payload format 1.0; what its route matched, as the
+    client wrote it or decoded, has not."""
 
     def ask(method: str, path: str, body: str | None = None) -> Answer:
         event = http_v1("enqueue_http_v1_get", method, domain + path, "$default", {}, body)
-        return Answer(one.api.respond(event | {"pathParameters": {"proxy": read(path.lstrip("/"))}}, None))
+        event |= {"resource": resource, "pathParameters": named(read(path))}
+        return Answer(one.api.respond(event, None))
 
     made = json.dumps({"task": "send", "args": ["a"], "id": job_id})
     created = ask("POST", "/queues/emails/jobs", made)
     location = created.headers["Location"]
     assert location == f"{domain}/queues/emails/jobs/{quote(job_id, safe='')}"
     assert ask("GET", location.removeprefix(domain)).body["id"] == job_id
-    assert_problem(ask("GET", "/v1/queues/emails"), 404, "unknown-path")  # nothing else may stand before it
+    if resource == "/{proxy+}":  # nothing else may stand before it
+        assert_problem(ask("GET", "/v1/queues/emails"), 404, "unknown-path")
 
 
 def test_a_queue_name_may_be_encoded(client: Client) -> None:

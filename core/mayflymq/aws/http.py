@@ -317,11 +317,13 @@ def flavour_of(event: Json) -> str:
 
 def _routed(event: Json) -> str:
     """The path of an event of payload format 1.0 without what stands before the API's own paths: the base
-    path of a custom domain (for an HTTP API its stage too), known by what the catch-all route matched."""
-    path, proxy = str(event["path"]), (event.get("pathParameters") or {}).get("proxy")
+    path of a custom domain (for an HTTP API its stage too). The route that was matched says which part that
+    is."""
+    path, named = str(event["path"]), event.get("pathParameters") or {}
+    own = re.sub(r"\{([^{}+]+)\+?\}", lambda name: str(named.get(name[1])), str(event.get("resource")))
     for slash in re.finditer("/", path):
         rest = path[slash.start() :]
-        if f"/{proxy}" in (rest, unquote(rest)):
+        if own in (rest, unquote(rest)):
             return rest
     return path
 
@@ -383,7 +385,7 @@ def _candidates(event: Any, job_id: str) -> Iterable[str]:
     HTTP APIs hand the path over decoded, so it is the id as it stands; REST APIs, function URLs and load
     balancers as the client sent it. Emulators of one take after another.
     """
-    readings = (job_id, unquote(job_id))
+    readings = (job_id, unquote(job_id, errors="surrogateescape"))  # what is no UTF-8 names no job
     decoded = flavour_of(event.raw_event) == "http-api" or event.get("version") == "1.0"
     return dict.fromkeys(readings if decoded else readings[::-1])
 
