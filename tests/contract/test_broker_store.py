@@ -634,3 +634,10 @@ def test_one_delivery_at_several_workers_gives_the_job_once(harness: Harness, q:
     assert sorted(id for part in won for id in part) == sorted(id for id, _ in given)
     owners = {job.id: job.worker for job in q.backend.get(q.queue, [id for id, _ in given]) if job}
     assert owners == {id: f"w{n}" for n, part in enumerate(won) for id in part}
+
+
+@pytest.mark.promise("R4")
+def test_opening_for_a_broker_counts_where_there_is_no_queue_yet(harness: Harness, q: Bench) -> None:
+    harness.open(broker=True).queues()
+    q.enqueue("j")
+    assert [each.job_id for each in take(q)] == ["j"]

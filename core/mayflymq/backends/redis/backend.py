@@ -320,9 +320,10 @@ class RedisBackend:
         while state:
             state, cursor = _texts(self._run("enable_broker", queue, state, cursor))
 
-    def _enable_broker(self, queue: str) -> None:
+    def _enable_broker(self, *queues: str) -> None:
+        """For queues to come first, so that none is made in between without deliveries."""
         self._send(lambda client: client.set(keys.broker(self._prefix), 1), repeat=True)
-        for name in {queue, *self._names()}:
+        for name in {*queues, *self._names()}:
             self._deliver(name)
             self._delivering.add(name)
 
@@ -505,6 +506,8 @@ class RedisBackend:
 
     def queues(self, names: Sequence[str] | None = None, *, exact: bool = False) -> list[QueueInfo]:
         wanted = self._names() if names is None else names
+        if self._broker and not wanted:  # the first connection counts, also where there is no queue yet
+            self._enable_broker()
         infos = (
             (name, self._call("queue_info", name, base.COUNT_CAP, base.MAX_WORKERS_SHOWN)) for name in wanted
         )
