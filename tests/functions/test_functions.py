@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -46,6 +47,21 @@ def pid():
 def nap(seconds):
     time.sleep(seconds)
 """
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_without_its_packages_a_function_says_what_to_install(tmp_path: Path, function: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['aws_lambda_powertools'] = None\n")
+    path = os.pathsep.join(map(str, (tmp_path, ROOT)))
+    answer = subprocess.run(
+        [sys.executable, "-c", f"import functions.{function}"],
+        env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 1
+    assert answer.stderr.splitlines()[-1] == (
+        "mayflymq.errors.ConfigurationError: the functions need the package aws_lambda_powertools: "
+        "pip install 'mayflymq[aws]'"
+    )
 
 
 def event(name: str) -> Any:

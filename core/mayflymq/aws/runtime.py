@@ -16,17 +16,26 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from aws_lambda_powertools.logging import Logger
-
 from .. import maintenance, worker
 from ..backends.base import Backend
 from ..errors import BackendError, ConfigurationError
 from ..model import duration_ms
 from ..queue import connect
-from ..settings import Settings, load_settings
 from ..tasks import registry
 from . import sqs, wakeups
 from .doorbell import AwsDoorbell, open_doorbell
+
+try:
+    from aws_lambda_powertools.logging import Logger
+
+    from ..settings import Settings, load_settings
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.startswith("mayflymq"):
+        raise
+    package = missing.name.partition(".")[0]
+    raise ConfigurationError(
+        f"the functions need the package {package}: pip install 'mayflymq[aws]'"
+    ) from None
 
 if TYPE_CHECKING:
     from .documents import Intake
