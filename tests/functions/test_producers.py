@@ -108,12 +108,14 @@ def test_a_plain_invoke_that_the_platform_repeats_makes_no_second_job(
         ({"task": "send", "args": ["a"], "queue": "a b"}, InvalidJob, "queue"),
         ({"task": "send", "args": [float("nan")]}, InvalidJob, r"args\[0\]"),
         ({"task": "send", "args": ["a"], "depends_on": ["nobody"]}, InvalidJob, "depends_on"),
-        ({"task": ["send"]}, InvalidJob, "queue"),
-        ({}, InvalidJob, "queue"),
-        ({"source": "aws.scheduler"}, InvalidJob, "queue"),
+        ({"task": "sendd", "args": ["a"]}, UnknownTask, "no task 'sendd'"),
+        ({"task": ["send"]}, InvalidJob, "task: must be text, not a list"),
+        ({}, InvalidJob, "task: is missing"),
+        ({"args": ["a"]}, InvalidJob, "task: is missing"),
+        ({"source": "aws.scheduler"}, InvalidJob, "task: is missing"),
         ({"queue": "emails", "source": "aws.scheduler"}, InvalidJob, "source: is no field"),
         (["send"], InvalidJob, "a list"),
-        ({"Records": [{"eventSource": "aws:s3"}]}, InvalidJob, "queue"),
+        ({"Records": [{"eventSource": "aws:s3"}]}, InvalidJob, "task: is missing"),
     ],
 )
 def test_a_plain_invoke_raises(intake: Intake, event: object, error: type[Exception], words: str) -> None:

@@ -89,6 +89,17 @@ class Intake:
         except InvalidJob as error:
             raise InvalidRequest.of("queue", str(error)) from error
 
+    def own_queue(self, task: object) -> str:
+        """The queue of a task, for a document that names none. Raises InvalidRequest, UnknownTask."""
+        if task is None:
+            raise InvalidRequest.of("task", "is missing")
+        try:
+            name = _text(task)
+        except InvalidJob as error:
+            raise InvalidRequest.of("task", str(error)) from error
+        queue: str = self._task(name, http=False).queue
+        return queue
+
     def job(self, queue: Queue, document: object, *, http: bool) -> NewJob:
         """The job that a document asks for; with `http` not one of a task that is marked http=False.
 

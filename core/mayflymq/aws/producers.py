@@ -156,9 +156,9 @@ def _job(intake: Intake, document: object, given_id: str | None) -> tuple[Queue,
     if not isinstance(document, dict):
         raise InvalidRequest.of("(body)", f"a job must be an object, not {kind_of(document)}")
     fields = dict(document)
-    name, task = fields.pop("queue", None), fields.get("task")
-    if name is None and isinstance(task, str) and task in intake.tasks:
-        name = intake.tasks.get(task).queue
+    name = fields.pop("queue", None)
+    if name is None:
+        name = intake.own_queue(fields.get("task"))
     if fields.get("id") is None and given_id is not None:
         fields["id"] = given_id
     queue = intake.queue(name)
