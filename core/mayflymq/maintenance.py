@@ -8,7 +8,7 @@ next queue goes on (promise C8). Several may run at once (promises C9, P2, G6).
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -237,7 +237,8 @@ def _each_queue(
     margin_ms: int,
 ) -> _Done:
     """Rings for each queue that has jobs waiting, so that schedules alone finish all work, and calls `once`
-    for it while that answers that there may be more, and while there is time. Its set is what it wants to
+    for it. Where that answers that there may be more it is called again when every other queue has had its
+    turn, while there is time: one queue without an end holds up no other. Its set is what it wants to
     remember about the queue."""
     done = _Done()
 
@@ -245,19 +246,20 @@ def _each_queue(
         return remaining_ms is None or remaining_ms() > margin_ms
 
     infos = {info.name: info for info in backend.queues()} if names is None else dict.fromkeys(names)
-    for name, info in infos.items():
+    turns: deque[tuple[str, set[str] | None]] = deque((name, None) for name in infos)
+    while turns:
         if not in_time():
             done.complete = False
             break
-        done.queues += 1
-        seen: set[str] = set()
+        name, seen = turns.popleft()
+        done.queues += seen is None
         try:
             queue = Queue(name, backend)
-            _ring_if_waiting(queue, info)
-            while once(queue, seen):
-                if not in_time():
-                    done.complete = False
-                    break
+            if seen is None:
+                seen = set()
+                _ring_if_waiting(queue, infos[name])
+            if once(queue, seen):
+                turns.append((name, seen))
         except Exception:
             log.exception("maintenance of a queue failed; the next queue goes on", extra={"queue": name})
             done.errors += 1

@@ -147,6 +147,18 @@ def test_a_sweep_stops_between_two_calls(bench: Bench) -> None:
     assert sweep(bench, ["q"]).released == 1
 
 
+@pytest.mark.promise("C8", backends=("memory",))
+def test_a_queue_with_no_end_holds_up_no_other(bench: Bench) -> None:
+    """As one with a schedule that makes up for a year, or with more stale jobs than a sweep has time for."""
+    for queue, jobs in (("a", 20), ("b", 2), ("c", 1)):
+        stall(bench, jobs, queue)
+    left = iter([5_000] * 5)
+    report = sweep(bench, limit=1, remaining_ms=lambda: next(left, 900))
+    assert (report.queues, report.released, report.complete) == (3, 5, False)
+    released = {queue: Queue(queue, bench.store).info().counts.waiting for queue in ("a", "b", "c")}
+    assert released == {"a": 2, "b": 2, "c": 1}
+
+
 @pytest.mark.promise("C9", backends=("memory",))
 def test_overlapping_sweeps_release_each_job_once(bench: Bench) -> None:
     stalled = stall(bench, 200)
