@@ -96,8 +96,8 @@ def description() -> Json:
                 "404": _problem("unknown-job"),
                 "413": _problem("payload-too-large, too-many-jobs"),
                 "422": _problem(
-                    "invalid-job, unknown-task, unsupported, idempotency-key-reused. `errors` names each "
-                    "wrong field; of a list that is refused whole, `jobs` has an answer for each."
+                    "invalid-job, unknown-task, unsupported, idempotency-key-reused. `errors` names the "
+                    "wrong fields; of a list that is refused whole, `jobs` has an answer for each."
                 ),
                 "503": _problem("store-unreachable: send it again as it is, if it names an id")
                 | {"headers": {"Retry-After": {"schema": {"type": "integer"}}}},
