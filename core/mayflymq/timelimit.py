@@ -36,9 +36,11 @@ def can_interrupt() -> bool:
     return hasattr(signal, "setitimer")
 
 
-def timeout(seconds: float | None) -> TaskTimeout:
-    """The error of a handler that was still running at its limit."""
-    return TaskTimeout(f"the handler was still running at its time limit of {seconds or 0:.3f} s")
+def timeout(seconds: float | None, by_deadline: bool) -> TaskTimeout:
+    """The error of a handler that was still running at its limit, its own or the invocation's."""
+    if by_deadline:
+        return TaskTimeout(f"this invocation's time was up, {seconds or 0:.3f} s after the job started")
+    return TaskTimeout(f"the handler was still running at its timeout of {seconds or 0:.3f} s")
 
 
 @dataclass(slots=True)
@@ -46,24 +48,35 @@ class _Limit:
     """A handler's limit, and whether it was told that it has passed: by `raised`, or by a cancellation."""
 
     seconds: float | None
+    by_deadline: bool
     grace_s: float
     started: float
     told: bool = False
     raised: TaskTimeout | None = None
+
+    def error(self) -> TaskTimeout:
+        return timeout(self.seconds, self.by_deadline)
 
     def in_grace(self) -> bool:
         return time.monotonic() < self.started + (self.seconds or 0) + self.grace_s
 
 
 def run(
-    call: Callable[[], Any], *, is_async: bool, seconds: float | None, grace_s: float, alarm: bool
+    call: Callable[[], Any],
+    *,
+    is_async: bool,
+    seconds: float | None,
+    grace_s: float,
+    alarm: bool,
+    by_deadline: bool = False,
 ) -> End:
-    """Calls a handler, for at most `seconds` (None: no limit), and never raises.
+    """Calls a handler, for at most `seconds` (None: no limit; `by_deadline`: of the invocation), and never
+    raises.
 
     `alarm`: this is the main thread, so the limit may use SIGALRM and its timer; both are put back as they
     were. A handler that cleans up after TaskTimeout has `grace_s` for that before it is raised again.
     """
-    limit = _Limit(seconds, grace_s, time.monotonic())
+    limit = _Limit(seconds, by_deadline, grace_s, time.monotonic())
     return _run_async(call, limit, alarm) if is_async else _run(call, limit, alarm)
 
 
@@ -90,7 +103,7 @@ def _interrupted(call: Callable[[], Any], limit: _Limit, is_async: bool) -> Any:
         cleans_up = limit.told if is_async else _is_handling(limit.raised)
         if limit.in_grace() and (cleans_up or _is_critical(frame, own, is_async)):
             return
-        limit.told, limit.raised = True, timeout(limit.seconds)
+        limit.told, limit.raised = True, limit.error()
         raise limit.raised
 
     previous = signal.signal(signal.SIGALRM, ring)
@@ -169,7 +182,7 @@ def _run_async(call: Callable[[], Any], limit: _Limit, alarm: bool) -> End:
             return await call()
         except asyncio.CancelledError as error:
             if cancelled:
-                raise timeout(limit.seconds) from error
+                raise limit.error() from error
             raise
         finally:
             if timer is not None:

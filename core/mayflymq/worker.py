@@ -267,6 +267,7 @@ class _Attempt:
     held: Held
     call: Call
     seconds: float | None
+    by_deadline: bool
     grace_s: float
     overdue: float = float("inf")
     thread: threading.Thread | None = None
@@ -420,8 +421,9 @@ class _Invocation:
 
     def _call(self, held: Held, call: Call) -> None:
         left_s = self._claims.left_ms() / 1000
-        seconds = left_s if held.job.timeout_ms is None else min(left_s, held.job.timeout_ms / 1000)
-        attempt = _Attempt(held, call, None, 0)
+        own_s = float("inf") if held.job.timeout_ms is None else held.job.timeout_ms / 1000
+        seconds = min(left_s, own_s)
+        attempt = _Attempt(held, call, None, left_s < own_s, 0)
         if seconds <= LONGEST_S:
             attempt.seconds = max(seconds, 0.001)
             attempt.grace_s = min(MAX_GRACE_S, left_s - seconds + self._margin_s / 2)
@@ -480,6 +482,7 @@ class _Invocation:
                 partial(call.task.fn, *call.args, **call.kwargs),
                 is_async=call.task.is_async,
                 seconds=seconds,
+                by_deadline=attempt.by_deadline,
                 grace_s=attempt.grace_s,
                 alarm=self._inline,
             )
@@ -514,7 +517,7 @@ class _Invocation:
         log.error(
             "a handler is still running at its limit and cannot be interrupted", extra=attempt.held.about
         )
-        error = codec.describe_error(timelimit.timeout(attempt.seconds))
+        error = codec.describe_error(timelimit.timeout(attempt.seconds, attempt.by_deadline))
         attempt.outcome = after_error(attempt.held.job, error, _chance())
         self._abandoned.append(attempt)
         self._settle(attempt.held, attempt.outcome)

@@ -108,6 +108,24 @@ def test_a_handler_at_the_margin_is_ended_and_its_attempt_recorded(bench: Bench)
     assert job.error.type == "TaskTimeout"
 
 
+@pytest.mark.promise("F2")
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_the_error_tells_whose_time_was_up(bench: Bench, concurrency: int) -> None:
+    def slow() -> None:
+        time.sleep(1)
+
+    for timeout, remaining_ms, says in (
+        (0.05, 60_000, "the handler was still running at its timeout of 0.050 s"),
+        (30, 50, "this invocation's time was up, 0.0"),
+        (None, 50, "this invocation's time was up, 0.0"),
+    ):
+        job_id = bench.enqueue(bench.task(slow), max_retries=0, timeout=timeout)
+        bench.run(remaining_ms=Deadline(remaining_ms), margin_ms=0, concurrency=concurrency)
+        job = bench.job(job_id)
+        assert job.error is not None
+        assert job.error.message.startswith(says)
+
+
 def timed_out(bench: Bench, fn: Callable[..., Any], **options: Any) -> Job:
     """Runs one job with a limit of 0.2 s and no retries."""
     options = {"margin_ms": 2_000} | options
