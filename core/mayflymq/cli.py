@@ -69,7 +69,7 @@ PAGE = MAX_BATCH
 DONE, NOT_DONE, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 something was not done or is wrong (an unknown job, an ERROR finding); "
+    "Exit codes: 0 done; 1 something was not done or is wrong (an unknown job or queue, an ERROR finding); "
     "2 the command, a value or a setting cannot work; 3 the store could not be reached or refused; "
     "130 interrupted."
 )
@@ -299,7 +299,7 @@ def run(
         report = worker.claim_and_run(
             backend,
             names,
-            remaining_ms=_remaining_ms(time_limit),
+            remaining_ms=_remaining_ms(time_limit, settings),
             limit=settings.limit,
             concurrency=settings.concurrency,
             prefetch=settings.prefetch,
@@ -335,13 +335,14 @@ def sweep(
     settings = _settings(context, sweep_limit=limit, max_stalls=max_stalls)
     _load_listeners(settings)
     with _backend(settings) as backend, _progress("sweeping", None, "job:stalled"):
+        _check_queues(backend, queue)
         report = maintenance.sweep(
             backend,
             queue or None,
             limit=settings.sweep_limit,
             max_stalls=settings.max_stalls,
             retention=_retention(settings),
-            remaining_ms=_remaining_ms(time_limit),
+            remaining_ms=_remaining_ms(time_limit, settings),
             margin_ms=_ms(settings.margin),
         )
     _report(report.as_dict(), as_json)
@@ -363,11 +364,12 @@ def promote(
     settings = _settings(context, promote_limit=limit)
     _load_listeners(settings)
     with _backend(settings) as backend, _progress("promoting", None, "job:promoted"):
+        _check_queues(backend, queue)
         report = maintenance.promote(
             backend,
             queue or None,
             limit=settings.promote_limit,
-            remaining_ms=_remaining_ms(time_limit),
+            remaining_ms=_remaining_ms(time_limit, settings),
             margin_ms=_ms(settings.margin),
         )
     _report(report.as_dict(), as_json)
@@ -508,6 +510,7 @@ def queues(
     A count stops at 10,000 unless --exact is given.
     """
     with _backend(_settings(context)) as backend, _progress("counting"):
+        _check_queues(backend, names)
         infos = backend.queues(names or None, exact=exact)
     if as_json:
         for info in infos:
@@ -538,9 +541,11 @@ def list_jobs(
     """List jobs by state, each state in its own order. Arguments and results are in `jobs show`."""
     table = _job_table("id", "state", "age", "tries", "task", "error")
     now = _now()
+    empty = True
     with _backend(_settings(context)) as backend:
         for each in state or list(State):
             for job in _jobs(Queue(queue, backend), each, limit):
+                empty = False
                 if as_json:
                     _print_json(_summary(job))
                     continue
@@ -552,6 +557,8 @@ def list_jobs(
                     _cropped(job.task),
                     _cropped(_brief(job.error)),
                 )
+        if empty:
+            _check_queues(backend, [queue])
     if not as_json:
         _out().print(table)
     return DONE
@@ -662,6 +669,8 @@ def list_dead_letters(
     with _backend(_settings(context)) as backend:
         while limit > 0:
             page = _dead_letters(Queue(queue, backend), after, min(limit, PAGE))
+            if not page.jobs:
+                _check_queues(backend, [queue])
             for job in page.jobs:
                 age = None if job.finished_at is None else max(0, now - job.finished_at)
                 if as_json:
@@ -765,6 +774,7 @@ def drain(
     """
     with _backend(_settings(context)) as backend:
         emptied = Queue(queue, backend)
+        _check_queues(backend, [emptied.name])
         counts = emptied.info().counts
         what = _many(counts.waiting, "waiting job", capped=True)
         if include_delayed:
@@ -1034,12 +1044,26 @@ def _backend(settings: Settings) -> Iterator[Backend]:
     handler.setFormatter(_LogLine("%(levelname)s %(message)s"))
     logging.basicConfig(level=settings.log_level, handlers=[handler])
     backend = open_backend(settings.backend_url)
+    if not backend.capabilities.shared:
+        log.warning(
+            "this backend keeps jobs in this process: no other command sees them, and they end with it"
+        )
     if settings.doorbell:
         connect(backend, doorbell=open_doorbell(settings.doorbell))
     try:
         yield backend
     finally:
         backend.close()
+
+
+def _check_queues(backend: Backend, names: Sequence[str] | None) -> None:
+    """Raises MayflyError for a name that no queue has: an empty queue to a store, a slip of whoever typed it."""
+    if not names:
+        return
+    there = [info.name for info in backend.queues()]
+    for name in names:
+        if name not in there:
+            raise MayflyError(f"no queue {name} (there are: {', '.join(there[:20]) or 'none'})")
 
 
 def _load_tasks(modules: Sequence[str]) -> None:
@@ -1136,9 +1160,14 @@ def _now() -> int:
     return round(time.time() * 1000)
 
 
-def _remaining_ms(time_limit: float | None) -> Callable[[], int] | None:
+def _remaining_ms(time_limit: float | None, settings: Settings) -> Callable[[], int] | None:
     if time_limit is None:
         return None
+    if time_limit <= settings.margin:
+        raise typer.BadParameter(
+            f"--time-limit: of {time_limit:g} s nothing is left to work in, as MAYFLYMQ_MARGIN keeps back "
+            f"{settings.margin:g} s"
+        )
     end = time.monotonic() + time_limit
     return lambda: max(0, _ms(end - time.monotonic()))
 

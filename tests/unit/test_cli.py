@@ -177,7 +177,6 @@ def test_queues_show_counts_pause_dead_letters_and_workers(mayflymq: Command, ba
     shown = mayflymq("queues")
     assert "sums (paused)" in shown.out
     assert "a worker" in shown.out
-    assert mayflymq("queues", "other", "--json").json_lines[0]["counts"]["waiting"] == 0
 
 
 @pytest.mark.promise("A5", backends=("memory", "sqlite"))
@@ -317,6 +316,8 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
         (["enqueue", "q", "cli.ad", "--tasks", TASKS], "no task cli.ad in"),
         (["schedules", "put", "q", "s", "cli.ad", "--every", "1h", "--tasks", TASKS], "cli.add"),
         (["run", "--tasks", "no.such.module"], "no.such.module"),
+        (["run", "--tasks", TASKS, "--time-limit", "1s"], "MAYFLYMQ_MARGIN"),
+        (["sweep", "--time-limit", "0.5"], "MAYFLYMQ_MARGIN"),
         (["run", "--tasks", TASKS, "--queue", "a:0"], "--queue: gives"),
         (["sweep", "--limit", "1001"], "--limit: "),
         (["run", "--tasks", TASKS, "--stalled-threshold", "0"], "--stalled-threshold: "),
@@ -329,7 +330,6 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
         (["dlq", "list", "q", "--cursor", "failed:x"], "is not a cursor"),
         (["dlq", "replay", "q"], "--all"),
         (["dlq", "replay", "q", "a", "--all"], "--all"),
-        (["drain", "q"], "--yes"),
         (["obliterate", "q", "--force"], "--yes"),
         (["clean", "q", "--state", "failed", "--older-than", "5m"], "--yes"),
         (["clean", "q", "--state", "waiting", "--older-than", "5m", "--yes"], "not waiting"),
@@ -351,6 +351,42 @@ def test_a_command_that_cannot_work_is_one_line_and_exit_code_2(
     answer = call("--backend", "memory://errors", *args)
     assert (answer.code, is_one_line(answer)) == (2, True), answer
     assert says in answer.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["queues", "nope"],
+        ["queues", "sums", "nope", "--json"],
+        ["jobs", "list", "nope"],
+        ["jobs", "list", "nope", "--state", "failed", "--json"],
+        ["dlq", "list", "nope"],
+        ["sweep", "-q", "nope"],
+        ["promote", "-q", "nope"],
+        ["drain", "nope", "--yes"],
+    ],
+    ids=" ".join,
+)
+def test_a_queue_that_is_not_there_is_one_line_and_exit_code_1(mayflymq: Command, args: list[str]) -> None:
+    assert "no queue nope (there are: none)" in mayflymq("drain", "nope").err
+    mayflymq("enqueue", "sums", "t")
+    mayflymq("pause", "letters")
+    answer = mayflymq(*args)
+    assert (answer.code, answer.err) == (1, "mayflymq: no queue nope (there are: letters, sums)\n")
+
+
+def test_a_queue_without_jobs_is_there(mayflymq: Command) -> None:
+    mayflymq("enqueue", "sums", "t", "--id", "one")
+    refused = mayflymq("drain", "sums")
+    assert (refused.code, is_one_line(refused), "--yes" in refused.err) == (2, True, True)
+    mayflymq("jobs", "remove", "sums", "one")
+    for args in (
+        ["queues", "sums"],
+        ["jobs", "list", "sums"],
+        ["dlq", "list", "sums"],
+        ["drain", "sums", "-y"],
+    ):
+        assert (mayflymq(*args).code, mayflymq(*args).err) == (0, "")
 
 
 def test_the_error_for_an_unknown_backend_hides_the_password(call: Command) -> None:
@@ -457,6 +493,12 @@ def test_what_fails_is_told_on_stderr(tmp_path: Path, command: tuple[str, ...]) 
         "WARNING a job failed for good: ValueError: no (queue=default, job_id=one, task=bad, deliveries=1)"
     )
     assert hint == ["mayflymq: 1 job failed: see `mayflymq dlq list default`"] * (command[0] == "run")
+
+
+def test_a_backend_that_ends_with_the_process_is_warned_of(tmp_path: Path) -> None:
+    answer = start(tmp_path, "--backend", "memory://", "enqueue", "default", "t")
+    assert (answer.returncode, answer.stderr.count("\n")) == (0, 1)
+    assert answer.stderr.startswith("WARNING this backend keeps jobs in this process")
 
 
 def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
