@@ -1,7 +1,7 @@
 """The promise table: which tests prove which promise, for which backend.
 
     python tests/promises.py          prints the table; exits 1 when a promise lacks a test
-    python tests/promises.py C4 D7    lists the tests behind these promises as well
+    python tests/promises.py C4 D7    lists the tests behind these promises as well; exits 2 for an unknown one
 
 A test names its promises with `@pytest.mark.promise("C4", "D7")`. It counts for the columns in the marker's
 `backends=(...)`, else for the backend that its `harness` parameter names, else for the functions when it lies
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +42,11 @@ class Table:
     @property
     def columns(self) -> tuple[str, ...]:
         return self.backends + self.elsewhere
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns that are printed: a backend that is not built has nothing to show."""
+        return tuple(column for column in self.columns if column in self.built or column in self.elsewhere)
 
     def owes(self, promise: Promise, column: str) -> bool:
         """Whether a missing test for this cell is a failure today."""
@@ -154,10 +159,10 @@ def render(table: Table, evidence: Iterable[Evidence]) -> str:
     for e in evidence:
         for column in e.columns:
             counts[e.promise, column] = counts.get((e.promise, column), 0) + 1
-    lines = [" ".join(["    ", *(f"{column:>9}" for column in table.columns)])]
+    lines = [" ".join(["    ", *(f"{column:>9}" for column in table.shown)])]
     for promise in table.promises.values():
         cells = []
-        for column in table.columns:
+        for column in table.shown:
             count = counts.get((promise.id, column), 0)
             # Evidence beyond what is owed is shown too.
             cells.append(f"{count if count or column in promise.on else '-':>9}")
@@ -165,9 +170,12 @@ def render(table: Table, evidence: Iterable[Evidence]) -> str:
     return "\n".join(lines)
 
 
-def run(tests: Path, table_path: Path, show: Iterable[str] = ()) -> int:
+def run(tests: Path, table_path: Path, show: Sequence[str] = ()) -> int:
     """Collect `tests`, print the table, and return the exit code."""
     table = load(table_path)
+    if unknown := [id for id in show if id not in table.promises]:
+        print(f"no promise {', '.join(unknown)}; these are: {' '.join(table.promises)}", file=sys.stderr)
+        return 2
     collector = Collector(table)
     # Without the terminal plugin pytest prints nothing of its own, "no tests ran" least of all.
     quiet = ["--collect-only", "-p", "no:terminal", "-p", "no:randomly", "-p", "no:cacheprovider"]

@@ -1057,7 +1057,7 @@ def _backend(settings: Settings) -> Iterator[Backend]:
 
 
 def _check_queues(backend: Backend, names: Sequence[str] | None) -> None:
-    """Raises MayflyError for a name that no queue has: an empty queue to a store, a slip of whoever typed it."""
+    """Raises MayflyError for a name that no queue has: the store would call it empty, and it is a slip."""
     if not names:
         return
     there = [info.name for info in backend.queues()]
