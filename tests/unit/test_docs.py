@@ -194,7 +194,8 @@ def test_every_redis_key_is_explained() -> None:
 
 
 def test_the_bytes_of_a_redis_job_are_about_what_the_page_says() -> None:
-    redis = pytest.importorskip("redis")
+    import redis
+
     from localstack.servers import RedisServer
     from mayflymq import Queue, open_backend
 
@@ -243,7 +244,9 @@ def test_defaults_in_the_text_are_the_code_s() -> None:
 
 def test_pages_name_no_issue_and_no_path_of_the_machine() -> None:
     for page in PAGES:
-        assert not re.search(r"#\d+\b|/work/|/home/|/root/", page.read_text(encoding="utf-8")), page.name
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"#\d+\b", text), page.name
+        assert not {str(ROOT), str(Path.home())} & set(re.findall(r"/[\w/.-]+", text)), page.name
 
 
 def test_the_helper_explains_itself() -> None:
