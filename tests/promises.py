@@ -1,7 +1,7 @@
 """The promise table: which tests prove which promise, for which backend.
 
     python tests/promises.py          prints the table; exits 1 when a promise lacks a test
-    python tests/promises.py C4 D7    lists the tests behind these promises as well; exits 2 for an unknown one
+    python tests/promises.py C4 D7    lists the tests behind these promises as well; exits 2 for others
 
 A test names its promises with `@pytest.mark.promise("C4", "D7")`. It counts for the columns in the marker's
 `backends=(...)`, else for the backend that its `harness` parameter names, else for the functions when it lies

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.promises import HERE, Evidence, Table, load, problems, render
+from tests.promises import HERE, Evidence, Table, load, problems, render, run
 
 TABLE = """
 built = ["memory", "sqlite"]
@@ -43,7 +43,7 @@ def test_the_projects_own_table_loads() -> None:
 
 
 def test_a_whole_table_has_no_problems(table: Table) -> None:
-    # redis is not built and the batch of G1 is not done: their empty cells are shown, not failed.
+    # redis is not built and the batch of G1 is not done: their empty cells are no failures.
     assert problems(table, WHOLE) == []
 
 
@@ -62,11 +62,20 @@ def test_an_unknown_id_or_column_is_a_problem(table: Table) -> None:
 
 
 def test_the_table_shows_counts_empty_cells_and_where_a_line_does_not_apply(table: Table) -> None:
-    rows = {line.split()[0]: line.split()[1:6] for line in render(table, WHOLE).splitlines()[1:]}
-    assert rows["D1"] == ["1", "1", "0", "-", "-"]
-    assert rows["C7"] == ["-", "1", "0", "-", "-"]
-    assert rows["F6"] == ["-", "-", "-", "-", "1"]
-    assert rows["G1"] == ["0", "0", "0", "-", "-"]
+    head, *lines = render(table, WHOLE).splitlines()
+    assert head.split() == ["memory", "sqlite", "library", "functions"]  # and not redis, which is not built
+    rows = {line.split()[0]: line.split()[1:5] for line in lines}
+    assert rows["D1"] == ["1", "1", "-", "-"]
+    assert rows["C7"] == ["-", "1", "-", "-"]
+    assert rows["F6"] == ["-", "-", "-", "1"]
+    assert rows["G1"] == ["0", "0", "-", "-"]
+
+
+def test_an_unknown_promise_to_show_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(HERE, HERE / "promises.toml", ["D1", "ZZ"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert "no promise ZZ; these are: D1 " in printed.err
 
 
 @pytest.mark.parametrize(
