@@ -60,7 +60,8 @@ def demonstrate(queue: Queue, files: list[str]) -> list[str]:
     began = time.monotonic()
     with Progress(console=console) as bar:
         enqueue(queue, jobs, bar)
-        bar.print(f"enqueued {len(jobs):,} jobs in HTTP requests, one a file below {LIBRARY}")
+        bar.print(f"enqueued {len(jobs):,} jobs in HTTP requests: one a file below {LIBRARY},")
+        bar.print("which counts its lines and bytes and takes its SHA-256, and one that fails on purpose")
         held = kill_one_that_holds_jobs(queue)
         bar.print(f"killed a worker that held {held} jobs: it could not tell the store")
         reports = work_until_done(queue, len(jobs), bar)
@@ -77,7 +78,7 @@ def demonstrate(queue: Queue, files: list[str]) -> list[str]:
     table = Table("", "jobs", title=f"{len(jobs):,} jobs in {seconds:.1f} seconds")
     table.columns[1].justify = "right"
     table.add_row("completed", f"{len(completed):,}")
-    table.add_row("in the dead-letter queue", f"{len(failed):,}")
+    table.add_row("in the dead-letter queue, failed on purpose", f"{len(failed):,}")
     table.add_row("retried after a failure", f"{retried:,}")
     table.add_row("recovered from the killed worker", f"{recovered:,}")
     table.add_row("given back unstarted at a deadline", f"{released:,}")
@@ -92,6 +93,7 @@ def demonstrate(queue: Queue, files: list[str]) -> list[str]:
         wrong.append(f"{deliveries} deliveries are not one a job, retry, recovery and release")
     if not wrong:
         console.print(f"all {len(files):,} stored results equal hashlib's, and the counts add up")
+        console.print("next: docs/quickstart.md")
     return wrong
 
 

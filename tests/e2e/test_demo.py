@@ -34,6 +34,7 @@ def test_a_killed_worker_costs_no_job_and_the_demo_leaves_nothing_behind(
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert "all 40 stored results equal hashlib's, and the counts add up" in done.stdout
+    assert done.stdout.splitlines()[-1] == "next: docs/quickstart.md"
     assert list(tmp_path.iterdir()) == []
 
 
