@@ -7,9 +7,16 @@ ARCHITECTURE ?= arm64
 sam-build = RUNTIME=$1 ARCHITECTURE=$2 BACKEND=$(or $(BACKEND),redis) PYTHON="$(abspath $(BIN)/python)" $(SAM) build \
 	--template-file template.yaml --build-dir $3 --parameter-overrides Runtime=$1 Architecture=$2
 
-.PHONY: build artifacts lint-templates
+.PHONY: build check-target artifacts lint-templates
 
-build: .venv/package.stamp .venv-sam/deps.stamp ## build what `sam deploy` deploys (RUNTIME=python3.13 ARCHITECTURE=arm64)
+# What template.yaml allows; `sam build` would say it late and at length.
+RUNTIMES := python3.11 python3.12 python3.13 python3.14
+ARCHITECTURES := arm64 x86_64
+check-target:
+	@$(if $(filter $(RUNTIMES),$(RUNTIME)),:,echo "mayflymq: RUNTIME is '$(RUNTIME)', and must be one of: $(RUNTIMES)" >&2; exit 2)
+	@$(if $(filter $(ARCHITECTURES),$(ARCHITECTURE)),:,echo "mayflymq: ARCHITECTURE is '$(ARCHITECTURE)', and must be one of: $(ARCHITECTURES)" >&2; exit 2)
+
+build: check-target .venv/package.stamp .venv-sam/deps.stamp ## build what `sam deploy` deploys (RUNTIME=python3.13 ARCHITECTURE=arm64)
 	$(call sam-build,$(RUNTIME),$(ARCHITECTURE),.aws-sam/build)
 
 # What the tests look at: the default, which any host can build, and what runs on this one under the emulator.

@@ -1146,9 +1146,15 @@ def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
 
 def _time(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"--run-at takes an ISO 8601 time with a zone, not {text[:80]}") from None
+        at = None
+    if at is None or at.utcoffset() is None:
+        example = "2030-01-31T08:00+01:00, or Z for UTC"
+        raise typer.BadParameter(
+            f"--run-at takes an ISO 8601 time with a time zone ({example}), not {text[:80]}"
+        )
+    return at
 
 
 def _ms(seconds: float) -> int:
@@ -1397,7 +1403,8 @@ def _report(counts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         _print_json(counts)
         return
-    _print(", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in counts.items()))
+    told = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in counts.items()}
+    _print(", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in told.items()))
 
 
 def _summary(job: Job) -> dict[str, Any]:
@@ -1572,6 +1579,8 @@ def _run(args: Sequence[str] | None) -> int:
         hint = ""
         if "--backend" in (message := error.format_message()):
             hint = " (--backend goes before the command: mayflymq --backend URL ...)"
+        elif message.startswith("Missing command") and (at := getattr(error, "ctx", None)):
+            hint = f" These are: {', '.join(at.command.list_commands(at))}."
         return _complain(f"{message}{hint}", USAGE)
 
 

@@ -247,6 +247,9 @@ class Registry:
                 importlib.import_module(module)
             except (Exception, SystemExit) as error:  # an exit would stop the process without a word
                 reason = f"{type(error).__name__}: {error}"
+                if module.endswith(".py"):
+                    name = module.removeprefix("./").removesuffix(".py").replace("/", ".")
+                    reason += f" (a module has no .py: {name})"
                 raise ConfigurationError(
                     f"the module {module!r} (MAYFLYMQ_TASKS, --tasks) cannot be imported: {reason}"
                 ) from error

@@ -1,6 +1,7 @@
 """The built template, as CloudFormation gets it: what each function may do, what wakes it, who may call."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from mayflymq import ConfigurationError
 from mayflymq.settings import PREFIX, Settings, load_settings
+from tests.functions.lambda_runtime import ROOT
 
 Stack = dict[str, Any]
 Grants = set[tuple[str, str]]  # what may be done, to which resource
@@ -231,3 +233,19 @@ def test_the_template_deploys_what_is_built(default_build: Path, stack: Stack) -
     for function in of_type(stack, "AWS::Lambda::Function").values():
         assert function["Runtime"] == {"Ref": "Runtime"}
         assert function["Architectures"] == [{"Ref": "Architecture"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("Runtime", "python3.9"), ("Runtime", ""), ("Architecture", "amd64")]
+)
+def test_a_target_that_the_template_does_not_allow_is_one_line(name: str, wrong: str) -> None:
+    allowed = re.search(
+        rf"^  {name}:\n(?:    .+\n)*?    AllowedValues: \[(.+)\]", (ROOT / "template.yaml").read_text(), re.M
+    )
+    assert allowed is not None
+    command = ["make", "-s", "check-target", f"{name.upper()}={wrong}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    told, _ = done.stderr.splitlines()  # and make's own
+    assert told == (
+        f"mayflymq: {name.upper()} is '{wrong}', and must be one of: {allowed[1].replace(',', '')}"
+    )

@@ -126,6 +126,10 @@ def test_run_stops_at_its_limit(mayflymq: Command) -> None:
     assert (ran.json["completed"], ran.json["work_left"]) == (2, True)
 
 
+def test_a_report_for_people_has_no_python_in_it(mayflymq: Command) -> None:
+    assert mayflymq("run", "--queue", "sums", "--tasks", TASKS).out.endswith("work left: false\n")
+
+
 def test_run_without_tasks_claims_nothing(mayflymq: Command, backend: Backend) -> None:
     mayflymq("enqueue", "default", "cli.add", "1")
     ran = mayflymq("run")
@@ -298,7 +302,8 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
     ("args", "says"),
     [
         (["nonsense"], "No such command"),
-        (["jobs"], "Missing command"),
+        (["jobs"], "Missing command. These are: list, show, cancel"),
+        (["dlq"], "These are: list, replay."),
         (["enqueue", "q"], "TASK"),
         (["enqueue", "q", "t", "plain text"], "quotes of its own"),
         (["enqueue", "q", "t", "[" * 100_000], "not JSON"),
@@ -308,7 +313,7 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
         (["enqueue", "q", "t", "--delay", "nan"], "no duration"),
         (["enqueue", "q", "t", "--ttl", "soon"], "no duration"),
         (["enqueue", "q", "t", "--ttl", "0"], "ttl"),
-        (["enqueue", "q", "t", "--run-at", "2030-01-01T00:00"], "time zone"),
+        (["enqueue", "q", "t", "--run-at", "2030-01-01T00:00"], "time zone (2030-01-31T08:00+01:00, "),
         (["enqueue", "q", "t", "--run-at", "tomorrow"], "ISO 8601"),
         (["enqueue", "q", "t", "--priority", "2147483648"], "priority"),
         (["enqueue", "q", "t", "--id", ""], "job id"),
@@ -316,6 +321,7 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
         (["enqueue", "q", "cli.ad", "--tasks", TASKS], "no task cli.ad in"),
         (["schedules", "put", "q", "s", "cli.ad", "--every", "1h", "--tasks", TASKS], "cli.add"),
         (["run", "--tasks", "no.such.module"], "no.such.module"),
+        (["run", "--tasks", "app/cli_tasks.py"], "a module has no .py: app.cli_tasks"),
         (["run", "--tasks", TASKS, "--time-limit", "1s"], "MAYFLYMQ_MARGIN"),
         (["sweep", "--time-limit", "0.5"], "MAYFLYMQ_MARGIN"),
         (["run", "--tasks", TASKS, "--queue", "a:0"], "--queue: gives"),
