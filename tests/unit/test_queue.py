@@ -639,3 +639,9 @@ def test_a_task_may_take_what_python_calls_self(emails: Queue) -> None:
     connect(emails.backend)
     assert made(self="mine") == "mine"
     assert emails.get(made.enqueue(self="mine").job_id) is not None
+
+
+def test_what_is_no_url_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="names no backend") as caught:
+        connect("hunter2")
+    assert "hunter2" not in str(caught.value)

@@ -340,9 +340,9 @@ def open_backend(url: str, *, broker: bool = False, clock: Clock | None = None) 
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme not in _MODULES or _MODULES[scheme][0] not in _BUILT:
         known = ", ".join(f"{name}://" for name in _MODULES if _MODULES[name][0] in _BUILT)
-        raise ConfigurationError(
-            f"{redacted(url)!r} names no backend: a backend's URL starts with one of {known}"
-        )
+        # What is no URL at all may be a password that was put into the wrong variable.
+        shown = repr(redacted(url)) if "://" in url else "a value without ://"
+        raise ConfigurationError(f"{shown} names no backend: a backend's URL starts with one of {known}")
     module, extra = _MODULES[scheme]
     if module in _LOCAL and "AWS_LAMBDA_FUNCTION_NAME" in os.environ and os.environ.get(ALLOW_LOCAL) != "1":
         raise ConfigurationError(
