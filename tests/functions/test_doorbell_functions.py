@@ -382,6 +382,9 @@ def container(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         for one in kept:
             one.cache_clear()
         monkeypatch.setenv("MAYFLYMQ_BACKEND_URL", f"memory://{uuid.uuid4()}")
+        monkeypatch.setenv(
+            "MAYFLYMQ_QUEUES", "default"
+        )  # else those of every task that any test module defines
         for name, value in env.items():
             monkeypatch.setenv(name, value)
 
