@@ -641,3 +641,14 @@ def test_opening_for_a_broker_counts_where_there_is_no_queue_yet(harness: Harnes
     harness.open(broker=True).queues()
     q.enqueue("j")
     assert [each.job_id for each in take(q)] == ["j"]
+
+
+@pytest.mark.promise("D8", "R4")
+def test_a_repeated_claim_lists_a_delivery_behind_what_its_token_held_before(q: Bench) -> None:
+    q.enqueue("h")
+    request = q.request(1)
+    assert [each.job.id for each in q.backend.claim(request)] == ["h"]
+    q.enqueue("b")
+    token = {each.job_id: each.token for each in q.backend.take_unpublished(q.queue, 0, 100)}["b"]
+    q.backend.claim_delivery(request, "b", token)
+    assert [each.job.id for each in q.backend.claim(request)] == ["h", "b"]

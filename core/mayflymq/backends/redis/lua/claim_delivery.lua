@@ -15,5 +15,7 @@ end
 if PAUSED then
   return 'paused'
 end
-take(job, token, worker, stale_after_ms, 0)
+-- Behind what the token holds already.
+local last = redis.call('ZREVRANGE', claim_key(token), 0, 0, 'WITHSCORES')[2]
+take(job, token, worker, stale_after_ms, last and last + 1 or 0)
 return record(id)
