@@ -16,6 +16,6 @@ if PAUSED then
   return 'paused'
 end
 -- Behind what the token holds already.
-local last = redis.call('ZREVRANGE', claim_key(token), 0, 0, 'WITHSCORES')[2]
+local last = redis.call('ZRANGE', claim_key(token), -1, -1, 'WITHSCORES')[2]
 take(job, token, worker, stale_after_ms, last and last + 1 or 0)
 return record(id)
