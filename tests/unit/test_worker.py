@@ -923,7 +923,7 @@ def test_two_hundred_invocations_behave_alike(bench: Bench) -> None:
     assert sum(report.failed for report in reports) == 4
     assert sum(report.lost + report.errors + report.abandoned + report.released for report in reports) == 0
     assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGALRM, signal.SIGINT)] == state
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads  # those of other tests may end meanwhile
     assert var.get() == "unset"
 
 
