@@ -10,15 +10,16 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mayflymq import codec, model, timelimit
+from mayflymq import claims, codec, model, timelimit
 from mayflymq.errors import TaskTimeout
 from mayflymq.model import Job, State
 from mayflymq.tasks import current_job
-from tests.unit.worker_bench import PATIENCE_S, Bench, Deadline, in_thread
+from tests.unit.worker_bench import PATIENCE_S, Bench, Deadline, Do, in_thread, unreachable
 
 # The deadline
 
@@ -60,6 +61,39 @@ def test_a_limit_beyond_all_clocks_is_none(bench: Bench, limit_of: str, concurre
     )
     assert report.completed == 2
     assert [bench.job(job).error for job in jobs] == [None, None]
+
+
+@pytest.mark.promise("F1")
+@pytest.mark.parametrize(("takes_s", "calls"), [(0, 3), (5, 2)])
+def test_a_store_that_hangs_holds_no_call_past_the_deadline(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, takes_s: int, calls: int
+) -> None:
+    """With 12 s left a call that hangs for 5 s is made twice, one that fails at once as often as ever."""
+
+    def hang(do: Do) -> Any:
+        clock.now += takes_s
+        return unreachable(do)
+
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
+    monkeypatch.setattr(claims, "time", clock)
+    backend: Any = bench.spy
+    held = claims.Claims(
+        backend,
+        ["q"],
+        worker="w",
+        remaining_ms=lambda: round(12_000 - clock.now * 1000),
+        margin_ms=1_000,
+        threshold_ms=30_000,
+    )
+    bench.enqueue("t")
+    assert held.claim("q", 1) == 1
+    one = held.next_pending()
+    assert one is not None
+    bench.spy.faults["settle"] = [hang] * 3
+    held.settle(one, model.Release())
+    assert bench.spy.names().count("settle") == calls
+    assert clock.now < 12
 
 
 @pytest.mark.promise("F1")
