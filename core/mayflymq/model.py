@@ -416,8 +416,9 @@ MAX_SCHEDULE_ID = 200
 class StoredSchedule:
     """A schedule as the store holds it.
 
-    `revision` counts its changes. `next_slot` is None until a promoter has planned it from `changed_at`.
-    `last_slot` is the last one that it is done with.
+    `revision` is another one after each put, and none that a schedule of this id had before, also one that
+    was removed. `next_slot` is None until a promoter has planned it from `changed_at`. `last_slot` is the
+    last one that it is done with.
     """
 
     schedule: Schedule

@@ -143,12 +143,14 @@ def claim_deliveries(
     return got
 
 
-def advance_slots(store: Backend, stage: Stage, queue: str, id: str, slots: list[int]) -> list[int]:
+def advance_slots(
+    store: Backend, stage: Stage, queue: str, id: str, revision: int, slots: list[int]
+) -> list[int]:
     """Advances a schedule from each slot to the next one; the slots that this actor moved it from."""
     return [
         slot
         for slot, following in itertools.pairwise(slots)
-        if store.advance_schedule(queue, id, 1, slot, following, slot)
+        if store.advance_schedule(queue, id, revision, slot, following, slot)
     ]
 
 

@@ -71,6 +71,11 @@ class Bench:
         """The same clock, and the same queue unless another is named, through another handle."""
         return Bench(backend, self.clock, queue or self.queue, self._tokens)
 
+    def revision(self, id: str) -> int:
+        """That of a schedule as it is now; 0 where there is none."""
+        schedules = self.backend.list_schedules(self.queue, None, 1000)
+        return next((stored.revision for stored in schedules if stored.schedule.id == id), 0)
+
     def new(self, id: str = "j", **options: Any) -> NewJob:
         return dataclasses.replace(NewJob(id=id, queue=self.queue, task="t", payload=b'{"n":1}'), **options)
 

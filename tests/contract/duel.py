@@ -15,7 +15,18 @@ from typing import Any
 from unittest.mock import patch
 
 from mayflymq.errors import InvalidJob
-from mayflymq.model import Beat, ClaimedJob, Job, JobPage, Settle, SettleResult, State, Unpublished
+from mayflymq.model import (
+    Beat,
+    ClaimedJob,
+    DueSchedules,
+    Job,
+    JobPage,
+    Settle,
+    SettleResult,
+    State,
+    StoredSchedule,
+    Unpublished,
+)
 
 from .harness import Harness
 from .reference import Reference, rank
@@ -64,6 +75,8 @@ class Duel:
         """The store's delivery tokens by the model's: each makes its own, one for one."""
         self.cursors: dict[Any, str] = {}
         """The store's cursors by the model's, with their list."""
+        self.revisions: dict[tuple[str, str], dict[int, int]] = {}
+        """The store's revisions by the model's, for each queue and schedule."""
         self.play_limit_children(CHILDREN_A_STEP)  # the duel before may have left another
 
     def play(self, call: Call) -> Any:
@@ -153,6 +166,33 @@ class Duel:
             self.cursors[queue, state, expected.cursor] = got.cursor
         return expected
 
+    def play_list_schedules(self, *args: Any) -> list[StoredSchedule]:
+        got = self.handle.list_schedules(*args)
+        expected: list[StoredSchedule] = self.expect(self.history[-1], got)
+        self.same_schedules(str(self.history[-1]), got, expected)
+        return expected
+
+    def play_due_schedules(self, *args: Any) -> DueSchedules:
+        got: DueSchedules = self.handle.due_schedules(*args)
+        expected: DueSchedules = self.expect(self.history[-1], got)
+        same("the store's now", got.now, expected.now)
+        self.same_schedules(str(self.history[-1]), got.schedules, expected.schedules)
+        return expected
+
+    def play_advance_schedule(self, queue: str, id: str, revision: int, *slots: Any) -> Any:
+        theirs = self.revisions.get((queue, id), {}).get(revision, -1)
+        return self.compare(self.history[-1], (queue, id, theirs, *slots))
+
+    def same_schedules(self, what: str, got: list[StoredSchedule], expected: list[StoredSchedule]) -> None:
+        translated = []
+        for theirs, ours in zip(got, expected, strict=False):
+            known = self.revisions.setdefault((ours.schedule.queue, ours.schedule.id), {})
+            if ours.revision not in known:
+                same("whether a put makes a fresh revision", theirs.revision in known.values(), False)
+                known[ours.revision] = theirs.revision
+            translated.append(replace(ours, revision=known[ours.revision]))
+        same(what, got, translated + expected[len(translated) :])
+
     # Everything that can be seen
 
     def look(self) -> None:
@@ -172,8 +212,8 @@ class Duel:
             for key in KEYS:
                 holders = (each.dedup_holder(info.name, key) for each in (reader, model))
                 same(f"who holds {key} in {info.name}", *holders)
-            schedules = (each.list_schedules(info.name) for each in (reader, model))
-            same(f"the schedules of {info.name}", *schedules)
+            got, expected = (each.list_schedules(info.name) for each in (reader, model))
+            self.same_schedules(f"the schedules of {info.name}", got, expected)
 
     def in_order(self, jobs: list[Job]) -> list[Job]:
         """The one place for weaker orders: jobs of one rank (one priority, one due time) compare as a set."""

@@ -107,6 +107,7 @@ class Reference:
         self.children_a_step = children_a_step
         self.broker = False
         self.queues_by_name: dict[str, Queue] = {}
+        self.revisions: Counter[tuple[str, str]] = Counter()
         self.numbers = 0
         self.deliveries: Counter[str] = Counter()
         """How many each id has had. Tokens made of that keep their names when a history is shortened."""
@@ -576,9 +577,12 @@ class Reference:
 
     def put_schedule(self, schedule: Schedule) -> None:
         schedules = self.queues_by_name.setdefault(schedule.queue, Queue()).schedules
-        new = StoredSchedule(schedule, 1, self.clock(), paused=False, next_slot=None, last_slot=None)
+        # Reading: an id's revisions go on where it is put again after its removal.
+        self.revisions[schedule.queue, schedule.id] += 1
+        revision = self.revisions[schedule.queue, schedule.id]
+        new = StoredSchedule(schedule, revision, self.clock(), paused=False, next_slot=None, last_slot=None)
         if old := schedules.get(schedule.id):
-            new = replace(new, revision=old.revision + 1, paused=old.paused, last_slot=old.last_slot)
+            new = replace(new, paused=old.paused, last_slot=old.last_slot)
             before, after = old.schedule, schedule
             if (before.every_ms, before.cron, before.timezone) == (
                 after.every_ms,

@@ -614,13 +614,13 @@ class Machine(RuleBasedStateMachine):
 
     @step(4, queue=queues, id=st.sampled_from(SCHEDULES), limit=limits, n=numbers, m=numbers)
     def advance_schedule(self, queue: int, id: str, limit: int, n: int, m: int) -> None:
-        """Looks what is due and advances one, now and then from another revision or slot than the present."""
+        """Looks what is due and advances one, now and then from the revision before or another slot."""
         name, now = self.names[queue], self.clock.now
         stored = self.make_planned(name, id, n)
         self.both("due_schedules", name, limit)
         self.both("list_schedules", name, pick((None, "", "daily", "m"), n), limit)
         revision, slot = (stored.revision, stored.next_slot) if stored else (1, None)
-        revision += m % 4 == 1
+        revision -= m % 4 == 1
         slot = pick((None, now), m // 4) if m % 4 == 2 else slot
         self.both("advance_schedule", name, id, revision, slot, now + pick((5, 20), n), pick((None, now), m))
 

@@ -48,8 +48,16 @@ def due(q: Bench, limit: int = 100) -> list[str]:
 
 
 def advance(
-    q: Bench, slot: int | None, next_slot: int, last_slot: int | None = None, revision: int = 1, id: str = "s"
+    q: Bench,
+    slot: int | None,
+    next_slot: int,
+    last_slot: int | None = None,
+    revision: int | None = None,
+    id: str = "s",
 ) -> bool:
+    """By the revision of now, unless another is given."""
+    if revision is None:
+        revision = q.revision(id)
     return q.backend.advance_schedule(q.queue, id, revision, slot, next_slot, last_slot)
 
 
@@ -76,7 +84,7 @@ def test_a_new_schedule_is_kept_as_it_was_put(q: Bench, other: Bench) -> None:
     q.backend.put_schedule(schedule(q))
     now = q.clock.now
     expected = [
-        StoredSchedule(kept, revision=1, changed_at=now, paused=False, next_slot=None, last_slot=None)
+        StoredSchedule(kept, q.revision(kept.id), now, paused=False, next_slot=None, last_slot=None)
         for kept in (timed, schedule(q))
     ]
     assert listed(q) == listed(other) == expected
@@ -97,13 +105,14 @@ def test_a_changed_schedule_is_planned_anew(q: Bench, paused: bool) -> None:
     now = q.clock.advance(5)
     changed = schedule(q, every_ms=5000, task="other", payload=b'{"n":2}', priority=1)
     q.backend.put_schedule(changed)
+    second = q.revision("s")
     assert find(q) == dataclasses.replace(
-        before, schedule=changed, revision=2, changed_at=now, next_slot=None
+        before, schedule=changed, revision=second, changed_at=now, next_slot=None
     ), "whether it is paused and the last slot stay"
     assert find(q) == dataclasses.replace(find(q), paused=paused, last_slot=before.last_slot)
     assert find(q, "beside") == beside
     q.backend.put_schedule(changed)
-    assert find(q).revision == 3, "putting the same again is a change too"
+    assert len({before.revision, second, q.revision("s")}) == 3, "putting the same again is a change too"
 
 
 @pytest.mark.promise("G6")
@@ -123,7 +132,7 @@ def test_a_removed_schedule_is_gone_and_its_jobs_stay(q: Bench) -> None:
     assert (advance(q, None, 1), pause(q, True)) == (False, False)
     assert q.ids("waiting") == ["s@60"]
     put(q, "s")
-    assert (find(q).revision, find(q).last_slot) == (1, None), "nothing of the old one is left"
+    assert find(q).last_slot is None, "nothing of the old one is left"
 
 
 @pytest.mark.promise("G6")
@@ -197,7 +206,7 @@ def test_a_slot_is_advanced_from_once(q: Bench, other: Bench) -> None:
     before = find(q)
     assert advance(q, None, 1000)
     assert find(q) == dataclasses.replace(before, next_slot=1000), "no last slot was given"
-    assert [advance(other, None, 1000), advance(other, 999, 2000), advance(q, 1000, 2000, revision=2)] == [
+    assert [advance(other, None, 1000), advance(other, 999, 2000), advance(q, 1000, 2000, revision=0)] == [
         False
     ] * 3
     assert find(q) == dataclasses.replace(before, next_slot=1000)
@@ -212,19 +221,49 @@ def test_a_slot_is_advanced_from_once(q: Bench, other: Bench) -> None:
 def test_a_change_in_between_stops_the_advance(q: Bench, other: Bench) -> None:
     put(q, "s")
     assert advance(q, None, 1000)
+    seen = q.revision("s")
     put(other, "s")
     before = find(q)
     assert before.next_slot == 1000, "its rule is as it was"
-    assert not advance(q, 1000, 2000, 1000), "as it stands now, but by the revision that was seen"
+    assert not advance(q, 1000, 2000, 1000, seen), "as it stands now, but by the revision that was seen"
     assert find(q) == before
-    assert advance(q, 1000, 2000, 1000, revision=2)
+    assert advance(q, 1000, 2000, 1000)
+
+
+@pytest.mark.promise("G6")
+@pytest.mark.parametrize("how", ["removed", "dropped"])
+def test_an_advance_planned_for_a_removed_schedule_stops_before_the_next_of_its_id(
+    q: Bench, other: Bench, how: str
+) -> None:
+    revisions = set()
+    for life in range(4):
+        put(q, "s")
+        for _ in range(life):
+            put(q, "s")
+        seen = q.revision("s")
+        if how == "removed":
+            assert other.backend.remove_schedule(q.queue, "s")
+        else:
+            assert other.backend.drop_queue(q.queue, False).dropped
+        assert not advance(q, None, 1000, revision=seen), "there is none"
+        put(other, "s")
+        before = find(q)
+        revisions |= {seen, before.revision}
+        assert not advance(q, None, 1000, 500, seen), "it stands as the old one did"
+        assert find(q) == before
+        put(q, "s")
+        assert not advance(q, None, 1000, 500, seen)
+    assert len(revisions) == 8
+    assert advance(q, None, 1000, 500)
 
 
 @pytest.mark.promise("G6")
 def test_promoters_at_once_move_each_slot_once(harness: Harness, q: Bench) -> None:
     put(q, "s")
     slots = [None, *range(1000, 31_000, 1000)]
-    won: list[Any] = harness.race(*(("advance_slots", q.queue, "s", slots) for _ in range(3)))
+    won: list[Any] = harness.race(
+        *(("advance_slots", q.queue, "s", q.revision("s"), slots) for _ in range(3))
+    )
     assert sorted(slot or 0 for part in won for slot in part) == [0, *range(1000, 30_000, 1000)]
     assert (find(q).next_slot, find(q).last_slot) == (30_000, 29_000)
 
@@ -238,7 +277,7 @@ def test_dropping_the_queue_drops_its_schedules(q: Bench, other: Bench) -> None:
     assert (listed(other), due(other)) == ([], [])
     assert ids(listed(beside)) == ["a"]
     put(q, "a")
-    assert find(q, "a").revision == 1
+    assert ids(listed(q)) == ["a"]
 
 
 @pytest.mark.promise("G6", "C7")

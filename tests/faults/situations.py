@@ -41,7 +41,7 @@ def busy(q: Bench) -> None:
     for id, paused in (("due", False), ("paused", True), ("new", False)):
         q.backend.put_schedule(schedule(q, id))
         if id != "new":
-            q.backend.advance_schedule(q.queue, id, 1, None, q.clock.now + 5, None)
+            q.backend.advance_schedule(q.queue, id, q.revision(id), None, q.clock.now + 5, None)
         q.backend.pause_schedule(q.queue, id, paused)
     for each in q.backend.take_unpublished(q.queue, 0, 1000):
         if each.job_id in ("w1", "w2", "f1"):
@@ -184,7 +184,7 @@ SITUATIONS: dict[str, Situation] = {
     "pause_schedule: paused": Situation(busy, lambda q: q.backend.pause_schedule(q.queue, "due", True)),
     "pause_schedule: resumed": Situation(busy, lambda q: q.backend.pause_schedule(q.queue, "paused", False)),
     "advance_schedule: from its slot": Situation(
-        busy, lambda q: q.backend.advance_schedule(q.queue, "new", 1, None, 2000, 1000)
+        busy, lambda q: q.backend.advance_schedule(q.queue, "new", q.revision("new"), None, 2000, 1000)
     ),
     "take_unpublished: taken and not": Situation(
         busy, lambda q: len(q.backend.take_unpublished(q.queue, 0, 1000))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -70,7 +71,8 @@ def observe(q: Bench) -> dict[str, Any]:
         "info": (info.paused, info.counts, info.dead_letters, info.workers),
         "jobs": {str(state): pages(q.backend, q.queue, state, 1000) for state in State},
         "keys": {key: q.backend.dedup_holder(q.queue, key) for key in KEYS},
-        "schedules": q.backend.list_schedules(q.queue, None, 1000),
+        # A store that is made anew has other revisions.
+        "schedules": [replace(each, revision=0) for each in q.backend.list_schedules(q.queue, None, 1000)],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,9 @@ class Store:
             "info": (info.paused, info.counts, info.dead_letters, info.workers),
             "jobs": {state: q.backend.list_jobs(q.queue, state, None, 1000) for state in State},
             "keys": {key: q.backend.dedup_holder(q.queue, key) for key in KEYS},
-            "schedules": q.backend.list_schedules(q.queue, None, 1000),
+            "schedules": [
+                replace(each, revision=0) for each in q.backend.list_schedules(q.queue, None, 1000)
+            ],
         }
         q.backend.close()
         return seen

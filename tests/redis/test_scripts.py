@@ -404,7 +404,7 @@ def test_schedules_keep_their_numbers(q: Bench) -> None:
         schedule(q, "s", MAX_TIME // 1000 * 1000), priority=LOWEST, ttl_ms=MAX_TIME, payload=b"\x00\xff"
     )
     q.backend.put_schedule(made)
-    assert q.backend.advance_schedule(QUEUE, "s", 1, None, MAX_TIME, MAX_TIME - 1)
+    assert q.backend.advance_schedule(QUEUE, "s", q.revision("s"), None, MAX_TIME, MAX_TIME - 1)
     [stored] = q.backend.list_schedules(QUEUE)
     assert (stored.schedule, stored.next_slot, stored.last_slot) == (made, MAX_TIME, MAX_TIME - 1)
 

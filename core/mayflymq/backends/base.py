@@ -77,10 +77,10 @@ class ScheduleStore(Protocol):
     `maintenance.fire_schedules`."""
 
     def put_schedule(self, schedule: Schedule) -> None:
-        """Writes a schedule, new or changed: revision + 1; whether it is paused and last_slot stay. Where its
-        rule (every_ms, cron, timezone) is as it was, changed_at and next_slot stay too, so that a deploy that
-        writes its schedules again loses no slot; else changed_at is now and next_slot None. Creates the queue
-        where there is none."""
+        """Writes a schedule, new or changed, with a fresh revision; whether it is paused and last_slot stay.
+        Where its rule (every_ms, cron, timezone) is as it was, changed_at and next_slot stay too, so that a
+        deploy that writes its schedules again loses no slot; else changed_at is now and next_slot None.
+        Creates the queue where there is none."""
         ...
 
     def remove_schedule(self, queue: str, schedule_id: str) -> bool:
@@ -112,7 +112,8 @@ class ScheduleStore(Protocol):
         last_slot: int | None,
     ) -> bool:
         """Sets next_slot, and last_slot where given, if the schedule still has that revision and `slot` as
-        its next_slot; returns whether it had."""
+        its next_slot; returns whether it had. So what was planned for a schedule that was changed or removed
+        since, also with its queue, moves nothing, even where one of that id was put again."""
         ...
 
 

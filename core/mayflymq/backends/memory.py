@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any
 
 from .. import lifecycle, model
@@ -308,6 +308,7 @@ class _Store:
         self.lock = threading.RLock()
         self.broker = False
         self.queues: dict[str, _Queue] = {}
+        self.revisions = count(1)  # outlives the queues
 
     def enable_broker(self) -> None:
         """From now on every job that a broker delivers has a delivery, those that are there too."""
@@ -761,19 +762,18 @@ class MemoryBackend:
     def put_schedule(self, schedule: Schedule) -> None:
         with self._lock:
             schedules = self._store.queue(schedule.queue).schedules
-            old = schedules.get(schedule.id)
-            if old is None:
-                new = StoredSchedule(schedule, 1, self._clock(), paused=False, next_slot=None, last_slot=None)
-            elif old.schedule.rule == schedule.rule:
-                new = replace(old, schedule=schedule, revision=old.revision + 1)
-            else:
-                new = replace(
-                    old,
-                    schedule=schedule,
-                    revision=old.revision + 1,
-                    changed_at=self._clock(),
-                    next_slot=None,
-                )
+            new = StoredSchedule(
+                schedule,
+                next(self._store.revisions),
+                self._clock(),
+                paused=False,
+                next_slot=None,
+                last_slot=None,
+            )
+            if old := schedules.get(schedule.id):
+                new = replace(new, paused=old.paused, last_slot=old.last_slot)
+                if old.schedule.rule == schedule.rule:
+                    new = replace(new, changed_at=old.changed_at, next_slot=old.next_slot)
             schedules[schedule.id] = new
 
     def remove_schedule(self, queue: str, schedule_id: str) -> bool:

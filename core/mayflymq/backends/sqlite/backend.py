@@ -148,7 +148,7 @@ class _Transaction:
         return found[0] if found else None
 
     def next(self) -> int:
-        """A number for a place or a family."""
+        """A number for a place, a family or a revision."""
         taken = self.row("take_places", count=1)
         assert taken is not None
         return int(taken["last"])
@@ -633,6 +633,7 @@ class SqliteBackend:
                 "put_schedule",
                 queue=schedule.queue,
                 id=schedule.id,
+                revision=tx.next(),
                 task=schedule.task,
                 payload=schedule.payload,
                 every_ms=schedule.every_ms,

@@ -4,10 +4,10 @@ INSERT INTO schedules (
     queue, id, format, revision, changed_at, task, payload, every_ms, cron, timezone, catch_up, priority, ttl_ms,
     timeout_ms, max_retries, backoff)
 VALUES (
-    :queue, :id, :format, 1, :now, :task, :payload, :every_ms, :cron, :timezone, :catch_up, :priority, :ttl_ms,
+    :queue, :id, :format, :revision, :now, :task, :payload, :every_ms, :cron, :timezone, :catch_up, :priority, :ttl_ms,
     :timeout_ms, :max_retries, :backoff)
 ON CONFLICT (queue, id) DO UPDATE SET
-    format = excluded.format, revision = revision + 1,
+    format = excluded.format, revision = excluded.revision,
     changed_at = CASE WHEN (schedules.every_ms, schedules.cron, schedules.timezone)
                          IS (excluded.every_ms, excluded.cron, excluded.timezone)
                       THEN schedules.changed_at ELSE excluded.changed_at END,

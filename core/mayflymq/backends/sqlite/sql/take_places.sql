@@ -1,2 +1,2 @@
--- Takes :count numbers for places and families. Returns the last of them.
+-- Takes :count numbers for places, families and revisions. Returns the last of them.
 UPDATE counter SET last = last + :count RETURNING last
