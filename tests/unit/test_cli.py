@@ -191,7 +191,7 @@ def test_jobs_are_listed_by_state_up_to_a_limit_in_pages(
     for job_id in ids:
         mayflymq("enqueue", "sums", "cli.add", "1", "--id", job_id)
     mayflymq("enqueue", "sums", "cli.add", "1", "--id", "later", "--delay", "1000")
-    monkeypatch.setattr(cli, "PAGE", 2)
+    monkeypatch.setattr("mayflymq.cli.jobs.PAGE", 2)
     listed = mayflymq("jobs", "list", "sums", "--json").json_lines
     assert [job["id"] for job in listed] == [*ids, "later"]
     some = mayflymq("jobs", "list", "sums", "--state", "waiting", "--limit", "3", "--json").json_lines

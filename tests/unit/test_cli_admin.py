@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from mayflymq import Backend, Dedup, Queue, State, cli, open_backend
+from mayflymq import Backend, Dedup, Queue, State, open_backend
+from mayflymq.cli.jobs import _retried
 from mayflymq.model import (
     Claim,
     ClaimRequest,
@@ -118,7 +119,7 @@ def test_a_list_of_the_dead_goes_on_where_the_last_one_ended(
     ids = [f"failed-{number}" for number in range(4)]
     bury(q, *ids)
     bury(q, "expired-0", "expired-1", outcome=Expire())
-    monkeypatch.setattr(cli, "PAGE", 2)
+    monkeypatch.setattr("mayflymq.cli.jobs.PAGE", 2)
     seen: list[str] = []
     cursor: tuple[str, ...] = ()
     while True:
@@ -145,7 +146,7 @@ def test_replay_takes_all_in_steps_and_counts(
     bury(q, *ids)
     bury(q, "late", outcome=Expire())
     bury(q, "fine", outcome=Complete())
-    monkeypatch.setattr(cli, "PAGE", 2)
+    monkeypatch.setattr("mayflymq.cli.jobs.PAGE", 2)
     steps = spy_on_retry(q.backend, monkeypatch)
     told = mayflymq("dlq", "replay", "sums", "--all", "--json")
     assert told.json == {"retried": 6, "not_dead": 0, "key_taken": 0, "unknown": 0, "not_retried": []}
@@ -179,7 +180,7 @@ def test_what_fails_again_during_a_replay_is_not_replayed_twice(
 ) -> None:
     ids = [f"job-{number}" for number in range(5)]
     bury(q, *ids)
-    monkeypatch.setattr(cli, "PAGE", 2)
+    monkeypatch.setattr("mayflymq.cli.jobs.PAGE", 2)
 
     def fail_again() -> None:
         for job in q.jobs(State.WAITING).jobs:
@@ -296,7 +297,7 @@ def test_drain_removes_what_waits_and_with_include_delayed_what_is_delayed(
     for number in range(5):
         q.enqueue("t", job_id=f"waiting-{number}")
     q.enqueue("t", job_id="later", delay=3600)
-    monkeypatch.setattr(cli, "PAGE", 2)
+    monkeypatch.setattr("mayflymq.cli.queues.PAGE", 2)
     drained = mayflymq("drain", "sums", "--yes", "--json")
     assert drained.code == 0
     assert drained.json_lines == [{"id": f"waiting-{number}", "removed": True} for number in range(5)]
@@ -324,7 +325,8 @@ def test_a_child_that_waits_because_its_parent_was_drained_is_drained_too(
 def clock(monkeypatch: pytest.MonkeyPatch, url: str) -> list[int]:
     """The store's time, moved by hand; the command opens the store on it."""
     now = [1_700_000_000_000]
-    monkeypatch.setattr(cli, "open_backend", lambda url: open_backend(url, clock=lambda: now[0]))
+    opened = "mayflymq.cli.options.open_backend"
+    monkeypatch.setattr(opened, lambda url: open_backend(url, clock=lambda: now[0]))
     return now
 
 
@@ -341,7 +343,7 @@ def test_clean_goes_by_state_age_and_limit(
     bury(timed, "done", outcome=Complete())
     clock[0] += 24 * 3_600_000
     bury(timed, "new")
-    monkeypatch.setattr(cli, "PAGE", 2)
+    monkeypatch.setattr("mayflymq.cli.queues.PAGE", 2)
     clean = ("clean", "sums", "--state", "failed", "--state", "expired", "--older-than", "24h", "--yes")
     first = mayflymq(*clean, "--limit", "1", "--json")
     assert (first.code, first.json) == (0, {"id": "old-1", "removed": True})
@@ -558,4 +560,4 @@ def test_a_broken_module_of_tasks_does_not_stop_the_sweep_and_the_others_hear(
 
 def test_every_answer_of_a_retry_has_its_words() -> None:
     for status in RetryStatus:
-        assert cli._retried("one", Retried(status, State.FAILED, "two")).startswith("one ")
+        assert _retried(Retried(status, State.FAILED, "two"))

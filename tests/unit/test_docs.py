@@ -227,10 +227,10 @@ def as_text(default: object) -> str:
 def test_events_and_exit_codes_are_listed() -> None:
     page = text_of("operations.md")
     assert re.findall(r"`(job:\w+)`", section(page, "Events")) == list(events.NAMES)
-    from mayflymq import cli
+    from mayflymq.cli.output import DONE, INTERRUPTED, NOT_DONE, UNREACHABLE, USAGE
 
     codes = re.findall(r"^\| (\d+) \|", section(page, "Exit codes"), re.MULTILINE)
-    assert list(map(int, codes)) == [cli.DONE, cli.NOT_DONE, cli.USAGE, cli.UNREACHABLE, cli.INTERRUPTED]
+    assert list(map(int, codes)) == [DONE, NOT_DONE, USAGE, UNREACHABLE, INTERRUPTED]
 
 
 def test_defaults_in_the_text_are_the_code_s() -> None:

@@ -12,8 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "core" / "mayflymq"
 FUNCTIONS = ROOT / "functions"
 
-# Each unit and the units it may import, from the bottom up. A unit is a module; `aws` and each backend are
-# one unit however many modules they have, and import freely within it. "mayflymq" is the package's __init__.
+# Each unit and the units it may import, from the bottom up. A unit is a module; `aws`, `cli` and each backend
+# are one unit however many modules they have, and import freely within it. "mayflymq" is the package's
+# __init__.
 PURE = {"errors", "model", "lifecycle", "codec"}
 BACKEND = PURE | {"backends.base"}
 FACADE = BACKEND | {"events", "tasks", "queue", "schedules", "backends"}

@@ -1,0 +1,5 @@
+"""`python -m mayflymq.cli`."""
+
+from . import main
+
+main()
