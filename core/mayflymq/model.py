@@ -794,7 +794,12 @@ class WorkerInfo:
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
     """A queue at a glance. The dead-letter queue is the failed and the expired jobs. At most 100 workers are
-    named, those longest without a heartbeat first. Ages are None where there is nothing to measure."""
+    named, those longest without a heartbeat first. Ages are None where there is nothing to measure.
+
+    `oldest_waiting_age_ms` is for how long a job has waited whose turn is next, seen over the first job of
+    each priority (the first 100 of them), so that a priority that starves shows: since it was made, became
+    due or was retried by hand, whichever was last.
+    """
 
     name: str
     paused: bool

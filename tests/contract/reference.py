@@ -552,7 +552,7 @@ class Reference:
         return [self.info(name) for name in (sorted(self.queues_by_name) if names is None else names)]
 
     def info(self, name: str) -> QueueInfo:
-        # Reading: ages are never negative, and a job's age counts from its creation.
+        # Reading: ages are never negative, and a job's age counts from its creation, or when it came due.
         now, queue = self.clock(), self.queue(name)
         counts = {state.value: len(self.listed(queue, state)) for state in State}
         by_worker: dict[str, list[int]] = {}
@@ -562,7 +562,13 @@ class Reference:
             by_worker.setdefault(record.job.worker, []).append(max(0, now - record.job.heartbeat_at))
         workers = [WorkerInfo(worker, len(ages), max(ages)) for worker, ages in by_worker.items()]
         workers.sort(key=lambda info: (-info.heartbeat_age_ms, info.worker))
-        waiting = [max(0, now - record.job.created_at) for record in self.listed(queue, State.WAITING)]
+        firsts: dict[int, Job] = {}
+        for record in self.listed(queue, State.WAITING):
+            firsts.setdefault(record.job.priority, record.job)
+        waiting = [
+            max(0, now - max(job.created_at, job.run_at or 0, job.retried_at or 0))
+            for job in list(firsts.values())[:100]
+        ]
         return QueueInfo(
             name=name,
             paused=queue.paused,

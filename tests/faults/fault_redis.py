@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import redis
 
 from localstack.servers import RedisServer
 from mayflymq.backends.base import Backend, open_backend
-from mayflymq.backends.redis import backend as implementation
+from mayflymq.backends.redis import connection as implementation
 from mayflymq.backends.redis.keys import prefix_of
 from tests.contract.bench import Bench
 from tests.contract.harness import ManualClock
@@ -19,16 +18,15 @@ from .faultpoints import QUEUE, Points, Run, Situation, Victims
 from .situations import SITUATIONS
 
 PREFIX = "crash"
-LUA = Path(implementation.__file__).parent / "lua"
-READS = {"_common", "get", "list_jobs", "queue_info", "list_schedules", "due_schedules"}
+READS = {"get", "list_jobs", "queue_info", "list_schedules", "due_schedules"}
 
 
 class FAULTS:
-    writes = frozenset(file.stem for file in LUA.glob("*.lua")) - READS
+    writes = frozenset(file.stem for file in implementation.LUA.glob("[!_]*.lua")) - READS
     in_steps = frozenset({"claim: a record that cannot be read"})  # it is settled by a script of its own
 
     def __init__(self) -> None:
-        implementation._script.cache_clear()  # the scripts hold the limit of `small_steps`
+        implementation.script.cache_clear()  # the scripts hold the limit of `small_steps`
         self._server = RedisServer().start()
         self._url = f"{self._server.url}?prefix={PREFIX}"
         self._client = redis.Redis.from_url(self._server.url)
@@ -84,13 +82,13 @@ class FAULTS:
         self._victims.close()
         self._client.close()
         self._server.stop()
-        implementation._script.cache_clear()
+        implementation.script.cache_clear()
 
 
 def install(points: Points) -> None:
     client: Any = redis.Redis
-    line: Any = implementation._Line
-    execute, ask, script = client.execute_command, line.script, implementation._script
+    line: Any = implementation.Line
+    execute, ask, script = client.execute_command, line.script, implementation.script
 
     def counting(self: redis.Redis, *words: Any, **options: Any) -> Any:
         points.here()
@@ -107,4 +105,4 @@ def install(points: Points) -> None:
 
     client.execute_command = counting
     line.script = asking
-    implementation._script = noting  # type: ignore[assignment]
+    implementation.script = noting  # type: ignore[assignment]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from localstack.servers import RedisServer
-from mayflymq.backends.redis.backend import _script
+from mayflymq.backends.redis.connection import script
 from tests.contract.bench import Bench
 from tests.faults.faultpoints import small_steps
 
@@ -25,7 +25,7 @@ def server() -> Iterator[RedisServer]:
 def store(server: RedisServer) -> Iterator[Store]:
     made = Store(server)
     for name in SCRIPTS:
-        made.client.script_load(_script(name)[0])
+        made.client.script_load(script(name)[0])
     yield made
     made.close()
 

@@ -101,7 +101,7 @@ def fork(url: str) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def holding() -> None:
-        with backend._lock:  # type: ignore[attr-defined]
+        with backend._connection._lock:  # type: ignore[attr-defined]
             entered.set()
             leave.wait()
 

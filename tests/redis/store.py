@@ -25,7 +25,7 @@ from tests.faults.situations import KEYS, SITUATIONS, busy
 
 REDIS = ("redis",)
 LUA = Path(implementation.__file__).parent / "lua"
-SCRIPTS = sorted(file.stem for file in LUA.glob("*.lua") if file.stem != "_common")
+SCRIPTS = sorted(file.stem for file in LUA.glob("*.lua") if not file.stem.startswith("_"))
 
 READ_CALLS: dict[str, Callable[[Bench], Any]] = {
     "get: known and unknown": lambda q: q.backend.get(q.queue, ["w1", "nobody", "a1"]),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from localstack.servers import free_port
-from mayflymq.backends.redis import backend as implementation
-from mayflymq.backends.redis.backend import _REPEATABLE
+from mayflymq.backends.redis import connection as implementation
+from mayflymq.backends.redis.backend import REPEATABLE
 from mayflymq.errors import BackendError
 from mayflymq.model import Enqueued, SettleResult
 from tests.contract.bench import Bench
@@ -81,7 +81,7 @@ def test_a_line_that_is_cut(store: Store, proxy: Proxy, name: str, when: str) ->
         found = store.observe()
         assert found in (expected.before, expected.once), "half done"
         if failed:
-            assert method_of(name) not in _REPEATABLE or "current token" in name  # another call comes first
+            assert method_of(name) not in REPEATABLE or "current token" in name  # another call comes first
             assert when == "after" or found == expected.before
             second, failed = call(expected, q)
             assert not failed
@@ -177,10 +177,10 @@ def test_a_silent_line_costs_the_socket_timeout_at_most(store: Store, proxy: Pro
 def test_there_is_a_time_limit_where_none_is_set(store: Store) -> None:
     handle = store.open()
     assert handle.queues([]) == []
-    settings = handle._connect().connection_pool.connection_kwargs
+    settings = handle._connection.client().connection_pool.connection_kwargs
     assert 0 < settings["socket_timeout"] <= 5
     assert 0 < settings["socket_connect_timeout"] <= 5
-    changed = store.open(options="&socket_timeout=0.5")._connect().connection_pool.connection_kwargs
+    changed = store.open(options="&socket_timeout=0.5")._connection.client().connection_pool.connection_kwargs
     assert changed["socket_timeout"] == 0.5
 
 
@@ -324,7 +324,7 @@ def test_a_server_that_takes_no_connection_costs_two_connect_timeouts(
         if connected_before:
             q = store.bench(options="&socket_connect_timeout=0.3")
             q.info()
-            connection = q.backend._connect().connection  # type: ignore[attr-defined]
+            connection = q.backend._connection.client().connection  # type: ignore[attr-defined]
             connection.disconnect()
             connection.port = full.getsockname()[1]
         for attempt in (q.info, q.promote):

@@ -152,7 +152,7 @@ class BrokerStore(Protocol):
 
 class Backend(ScheduleStore, BrokerStore, Protocol):
     """A store of jobs. Its twenty methods in four groups; a new one needs a caller in functions/ or
-    cli.py."""
+    cli/."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -311,6 +311,8 @@ logger = logging.getLogger("mayflymq")
 
 COUNT_CAP = 10_000
 MAX_WORKERS_SHOWN = 100
+MAX_PRIORITIES_SEEN = 100
+"""Of how many priorities, the first ones, the oldest waiting job is looked for."""
 STOOD = "cancellation"
 """What a settle is remembered by (promise D7) where a cancellation stood, whatever its outcome was."""
 

@@ -291,14 +291,18 @@ class _Queue:
             claims[job.worker] += 1
             ages[job.worker] = max(ages.get(job.worker, 0), now - job.heartbeat_at)
         oldest = sorted(ages, key=lambda worker: (-ages[worker], worker))[: base.MAX_WORKERS_SHOWN]
-        created = [record.job.created_at for record in self.in_order(State.WAITING)]
+        firsts: dict[int, Job] = {}
+        for record in self.in_order(State.WAITING):
+            firsts.setdefault(record.job.priority, record.job)
+        first = list(firsts.values())[: base.MAX_PRIORITIES_SEEN]
+        since = [max(job.created_at, job.run_at or 0, job.retried_at or 0) for job in first]
         return QueueInfo(
             name=self.name,
             paused=self.paused,
             counts=Counts(**counts),
             dead_letters=dead if cap is None else min(dead, cap),
             workers=tuple(WorkerInfo(worker, claims[worker], ages[worker]) for worker in oldest),
-            oldest_waiting_age_ms=max(0, now - min(created)) if created else None,
+            oldest_waiting_age_ms=max(0, now - min(since)) if since else None,
             oldest_heartbeat_age_ms=max(ages.values(), default=None),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-# The order in which lua/_common.lua names them.
+# The order in which lua/_jobs.lua names them.
 FIXED = (
     "waiting",
     "delayed",
@@ -16,7 +16,6 @@ FIXED = (
     "expired",
     "cancelled",
     "meta",
-    "ages",
     "dedup",
     "windows",
     "cascades",

@@ -607,7 +607,7 @@ class SqliteBackend:
     @staticmethod
     def _info(tx: _Transaction, name: str, *, exact: bool) -> QueueInfo:
         cap = -1 if exact else base.COUNT_CAP
-        row = tx.row("queue_info", queue=name, cap=cap)
+        row = tx.row("queue_info", queue=name, cap=cap, priorities=base.MAX_PRIORITIES_SEEN)
         assert row is not None
         workers = tx.rows("workers", queue=name, limit=base.MAX_WORKERS_SHOWN)
         dead = sum(row[state] for state in DEAD_LETTER)

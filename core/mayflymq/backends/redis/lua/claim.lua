@@ -1,2 +1,3 @@
--- Gives out waiting jobs. ARGV: limit, token, worker, stale_after_ms. Returns their records.
-return claim(number(), text(), text(), number())
+-- Gives out waiting jobs. ASKED: limit, token, worker, stale_after_ms. Returns for each its record and what is beside it.
+-- With: endings, scans, claims.
+return claim(unpack(ASKED))

@@ -1,9 +1,10 @@
--- Claims the one job that a delivery is about. ARGV: id, delivery token, claim token, worker, stale_after_ms.
--- Returns its record, or gone, or paused.
-local id, delivery, token, worker, stale_after_ms = text(), text(), text(), text(), number()
+-- Claims the one job that a delivery is about. ASKED: id, delivery token, claim token, worker, stale_after_ms.
+-- Returns its record and what is beside it, or gone, or paused.
+-- With: endings, scans, claims.
+local id, delivery, token, worker, stale_after_ms = unpack(ASKED)
 local job = load(id)
 if job and job.state == 'active' and job.claim_token == token then
-  return record(id)
+  return whole_job(id)
 end
 if not job or newer(job.format) or job.state ~= 'waiting' or job.delivery ~= delivery then
   return 'gone'
@@ -16,6 +17,5 @@ if PAUSED then
   return 'paused'
 end
 -- Behind what the token holds already.
-local last = redis.call('ZRANGE', claim_key(token), -1, -1, 'WITHSCORES')[2]
-take(job, token, worker, stale_after_ms, last and last + 1 or 0)
-return record(id)
+local last = redis.call('ZRANGE', PREFIX .. 'claim:' .. token, -1, -1, 'WITHSCORES')[2]
+return take(job, token, worker, stale_after_ms, last and last + 1 or 0)

@@ -1,18 +1,21 @@
 -- Deletes jobs that ended long ago, the oldest first, and some throttle windows that are over.
--- ARGV: older_than_ms, limit, count, states. Returns their ids.
-local before, limit = NOW - number(), number()
+-- ASKED: older_than_ms, limit, states. Returns their ids.
+-- With: endings, removals.
+local older_than_ms, limit, states = unpack(ASKED)
 local old = {}
-for _ = 1, number() do
-  local zset, found, offset = ZSET[text()], 0, 0
+for _, state in ipairs(states) do
+  local found, offset = 0, 0
   while found < limit and offset < LOOK_PAST do
-    local members = redis.call('ZRANGEBYSCORE', zset, '-inf', before, 'WITHSCORES', 'LIMIT', offset, limit - found)
+    local members = redis.call(
+      'ZRANGEBYSCORE', ZSET[state], '-inf', NOW - older_than_ms, 'WITHSCORES', 'LIMIT', offset, limit - found
+    )
     if #members == 0 then
       break
     end
     for index = 1, #members, 2 do
       if not newer((load(id_of(members[index])) or {}).format) then
         found = found + 1
-        old[#old + 1] = {tonumber(members[index + 1]), members[index], zset}
+        old[#old + 1] = {tonumber(members[index + 1]), members[index], ZSET[state]}
       end
       offset = offset + 1
     end
@@ -32,7 +35,7 @@ for index = 1, math.min(#old, limit) do
     redis.call('ZREM', old[index][3], old[index][2])
   end
 end
-for _, key in ipairs(redis.call('ZRANGEBYSCORE', WINDOWS, '-inf', NOW, 'LIMIT', 0, limit)) do
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', WINDOWS, '-inf', NOW_TEXT, 'LIMIT', 0, limit)) do
   free_key(key)
 end
 return ids

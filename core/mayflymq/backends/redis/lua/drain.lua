@@ -1,6 +1,7 @@
--- Removes waiting jobs in order, then delayed ones where they are asked for. ARGV: include_delayed, limit.
+-- Removes waiting jobs in order, then delayed ones where they are asked for. ASKED: include_delayed, limit.
 -- Returns their ids, and the dependants.
-local include_delayed, limit = text() == '1', number()
+-- With: endings, removals, scans.
+local include_delayed, limit = unpack(ASKED)
 local ids, dependants = {}, {}
 local function drain(state)
   sift(ZSET[state], '+inf', limit - #ids, function(member, id)
@@ -20,7 +21,7 @@ local function drain(state)
   end)
 end
 drain('waiting')
-if include_delayed then
+if include_delayed == 1 then
   drain('delayed')
 end
 return {ids, dependants}

@@ -1,30 +1,29 @@
--- Removes jobs of the queue, and with the last of them the queue. ARGV: force, limit. Returns whether there was a
+-- Removes jobs of the queue, and with the last of them the queue. ASKED: force, limit. Returns whether there was a
 -- queue, how many active jobs stand in the way, and the generation once all is gone, else ''.
-local force, limit = text() == '1', number()
+-- With: endings.
+local force, left = unpack(ASKED)
 if not REGISTERED then
   return {0, 0, ''}
 end
 local active = redis.call('ZCARD', ZSET.active)
-if active > 0 and not force then
+if active > 0 and force == 0 then
   return {1, active, ''}
 end
 -- A queue that is half gone gives out no jobs, and no job that is gone holds a key.
 redis.call('UNLINK', DEDUP, WINDOWS)
 redis.call('HSET', META, 'paused', 1)
-local left = limit
 for _, zset in pairs(ZSET) do
   for _, member in ipairs(redis.call('ZRANGE', zset, 0, left - 1)) do
     local id = id_of(member)
     local job = load(id)
     if job and job.claim_token then
-      redis.call('DEL', claim_key(job.claim_token))
+      redis.call('DEL', PREFIX .. 'claim:' .. job.claim_token)
     end
     if job and job.family then
       redis.call('DEL', children_key(job.family))
     end
-    redis.call('DEL', job_key(id))
+    redis.call('DEL', PREFIX .. 'job:' .. id)
     redis.call('ZREM', zset, member)
-    redis.call('ZREM', AGES, id)
     left = left - 1
   end
   if left <= 0 then
@@ -37,5 +36,5 @@ end
 for _, id in ipairs(redis.call('ZRANGE', SCHEDULES, 0, -1)) do
   redis.call('DEL', PREFIX .. 'schedule:' .. id)
 end
-redis.call('UNLINK', META, AGES, CASCADES, UNPUBLISHED, PUBLISHED, SCHEDULES, SLOTS)
+redis.call('UNLINK', META, CASCADES, UNPUBLISHED, PUBLISHED, SCHEDULES, SLOTS)
 return {1, 0, REGISTERED}

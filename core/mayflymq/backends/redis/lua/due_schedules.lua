@@ -1,6 +1,7 @@
--- Schedules whose slot has come or that are not planned yet, the earliest first. ARGV: limit. Returns now, and their
+-- Schedules whose slot has come or that are not planned yet, the earliest first. ASKED: limit. Returns now, and their
 -- fields.
-local limit, records, offset = number(), {}, 0
+-- With: schedules.
+local limit, records, offset = ASKED[1], {}, 0
 while #records < limit and offset < LOOK_PAST do
   local ids = redis.call('ZRANGEBYSCORE', SLOTS, '-inf', NOW, 'LIMIT', offset, limit - #records)
   if #ids == 0 then
@@ -11,4 +12,4 @@ while #records < limit and offset < LOOK_PAST do
   end
   offset = offset + #ids
 end
-return {whole(NOW), records}
+return {NOW_TEXT, records}

@@ -1,7 +1,7 @@
--- From now on every job that a broker delivers gets a delivery; those that are there get theirs in steps. ARGV: state,
+-- From now on every job that a broker delivers gets a delivery; those that are there get theirs in steps. ASKED: state,
 -- cursor. Returns where the next step goes on, no state after the last one.
 local NEXT = {waiting = 'failed', failed = 'expired', expired = ''}
-local state, cursor = text(), text()
+local state, cursor = unpack(ASKED)
 if not REGISTERED or BROKER == 'all' then
   return {'', '0'}
 end

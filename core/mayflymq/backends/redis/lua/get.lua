@@ -1,6 +1,6 @@
--- Whole records. ARGV: count, ids. Returns for each its fields, none where there is no such job.
-local records = {}
-for index = 1, number() do
-  records[index] = record(text())
+-- Whole jobs. ASKED: ids. Returns for each its record and what is beside it, none where there is no such job.
+local jobs = {}
+for index, id in ipairs(ASKED) do
+  jobs[index] = whole_job(id)
 end
-return records
+return jobs

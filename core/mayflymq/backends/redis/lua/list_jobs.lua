@@ -1,6 +1,7 @@
--- A page of the jobs in one state. ARGV: state, whether a cursor follows, its rank, its place, limit.
--- Returns the records, and the rank and place of the last one where more follow.
-local zset, has_cursor, rank, place, limit = ZSET[text()], text() == '1', number(), text(), number()
+-- A page of the jobs in one state. ASKED: state, whether a cursor follows, its rank, its place, limit.
+-- Returns the jobs, and the rank and place of the last one where more follow.
+local state, has_cursor, rank, place, limit = unpack(ASKED)
+local zset = ZSET[state]
 
 -- How many members stand up to and with the cursor; it may be of a job that is gone.
 local function behind()
@@ -18,7 +19,7 @@ local function behind()
   return low
 end
 
-local start = has_cursor and behind() or 0
+local start = has_cursor == 1 and behind() or 0
 local records, last, passed = {}, nil, 0
 while true do
   local part = redis.call('ZRANGE', zset, start, start + limit, 'WITHSCORES')
@@ -33,7 +34,7 @@ while true do
       return {records, whole(tonumber(last[2])), string.sub(last[1], 1, 16)}
     end
     if readable then
-      records[#records + 1] = record(id)
+      records[#records + 1] = whole_job(id)
     else
       passed = passed + 1
     end

@@ -1,6 +1,7 @@
--- Schedules by id, those behind one. ARGV: whether an id follows, id, limit. Returns their fields.
-local from = text() == '1' and '(' or '['
-local id, limit = text(), number()
+-- Schedules by id, those behind one. ASKED: whether an id follows, id, limit. Returns their fields.
+-- With: schedules.
+local follows, id, limit = unpack(ASKED)
+local from = follows == 1 and '(' or '['
 local records, offset = {}, 0
 while #records < limit and offset < LOOK_PAST do
   local ids = redis.call('ZRANGEBYLEX', SCHEDULES, from .. id, '+', 'LIMIT', offset, limit - #records)

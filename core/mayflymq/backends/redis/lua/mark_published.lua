@@ -1,5 +1,6 @@
--- The broker confirmed a delivery. ARGV: id, delivery token. Returns whether it is still the job's.
-local job, token = load(text()), text()
+-- The broker confirmed a delivery. ASKED: id, delivery token. Returns whether it is still the job's.
+local id, token = unpack(ASKED)
+local job = load(id)
 if not job or job.delivery ~= token then
   return 0
 end

@@ -1,2 +1,3 @@
--- Due delayed jobs, the earliest first, to waiting or to blocked. ARGV: limit. Returns their ids.
-return promote(number())
+-- Due delayed jobs, the earliest first, to waiting or to blocked. ASKED: limit. Returns their ids.
+-- With: endings, scans.
+return promote(ASKED[1])

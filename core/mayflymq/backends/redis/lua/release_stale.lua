@@ -1,10 +1,11 @@
--- The sweep. ARGV: limit, max_stalls. Returns for each job found: id, status, stalls, worker, dependants; then for
+-- The sweep. ASKED: limit, max_stalls. Returns for each job found: id, status, stalls, worker, dependants; then for
 -- each cascade that went on: parent, 'cascaded', 0, '', dependants.
+-- With: endings, scans.
 local BEHIND_MS = 60000
-local limit, max_stalls = number(), number()
+local limit, max_stalls = unpack(ASKED)
 local recovered = {}
 
-sift(ZSET.active, NOW, limit, function(member, id)
+sift(ZSET.active, NOW_TEXT, limit, function(member, id)
   local job = load(id)
   if job and newer(job.format) then
     return 'kept'
@@ -12,18 +13,18 @@ sift(ZSET.active, NOW, limit, function(member, id)
     redis.call('ZADD', ZSET.active, NOW + BEHIND_MS, member)
     recovered[#recovered + 1] = {id, 'unreadable', 0, '', {}}
     return 'done'
-  elseif not job or job.state ~= 'active' or member_of(job) ~= member then
+  elseif not job or job.state ~= 'active' or job.place .. id ~= member then
     redis.call('ZREM', ZSET.active, member) -- the record is gone, or stands elsewhere
     return 'gone'
   end
   local stalls, worker = (tonumber(job.stalls) or 0) + 1, job.worker
   local status, dependants = 'released', {}
-  set(job, 'stalls', stalls)
+  job.stalls = whole(stalls)
   if job.cancel_requested then
     status, dependants = 'cancelled', finish(job, 'cancelled')
   elseif stalls > max_stalls then
     local told = cjson.decode('@STALLED_OUT@')
-    fail(job, cjson.encode({told[1], (string.gsub(told[2], '@STALLS@', whole(stalls))), ''}))
+    fail(job, cjson.encode({told[1], (string.gsub(told[2], '@STALLS@', job.stalls)), ''}))
     status, dependants = 'failed', finish(job, 'failed')
   else
     move(job, 'waiting', true)

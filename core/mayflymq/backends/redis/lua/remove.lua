@@ -1,7 +1,8 @@
--- Deletes jobs in any state. ARGV: count, ids. Returns for each: whether it was there, dependants.
+-- Deletes jobs in any state. ASKED: ids. Returns for each: whether it was there, dependants.
+-- With: endings, removals.
 local answers = {}
-for index = 1, number() do
-  local job = load(text())
+for index, id in ipairs(ASKED) do
+  local job = load(id)
   answers[index] = job and {1, remove(job)} or {0, {}}
 end
 return answers

@@ -1,8 +1,8 @@
--- Fresh tokens for waiting jobs whose delivery was published long ago. ARGV: older_than_ms, limit. Returns their ids.
-local before, limit = NOW - number(), number()
+-- Fresh tokens for waiting jobs whose delivery was published long ago. ASKED: older_than_ms, limit. Returns their ids.
+local older_than_ms, limit = unpack(ASKED)
 local ids, offset = {}, 0
 while #ids < limit and offset < LOOK_PAST do
-  local members = redis.call('ZRANGEBYSCORE', PUBLISHED, '-inf', before, 'LIMIT', offset, limit - #ids)
+  local members = redis.call('ZRANGEBYSCORE', PUBLISHED, '-inf', NOW - older_than_ms, 'LIMIT', offset, limit - #ids)
   if #members == 0 then
     break
   end

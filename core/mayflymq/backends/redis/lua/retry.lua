@@ -1,5 +1,6 @@
--- Failed and expired jobs are queued again, each as a new life. ARGV: count, ids. Returns for each: status, state,
--- holder of its key.
+-- Failed and expired jobs are queued again, each as a new life. ASKED: ids. Returns for each: status, state, holder of
+-- its key.
+-- With: endings, beginnings.
 local function retry(job)
   if not job or not ZSET[job.state] then
     return {'unknown', '', ''}
@@ -22,25 +23,24 @@ local function retry(job)
       families[#families + 1] = found.family
     end
   end
-  set(job, 'family', next_number())
+  job.born = job.born or job.family
+  job.family = next_number()
   wait_for(job, families)
-  set(job, 'failures', 0)
-  set(job, 'stalls', 0)
-  set(job, 'replays', (tonumber(job.replays) or 0) + 1)
-  set(job, 'retried_at', NOW)
-  unset(job, 'progress')
+  job.failures, job.stalls, job.progress = nil, nil, nil
+  job.replays = whole((tonumber(job.replays) or 0) + 1)
+  job.retried_at = NOW_TEXT
   if #families > 0 then
     move(job, 'blocked')
   else
     move(job, 'waiting', true)
   end
-  unset(job, 'finished_at')
+  job.finished_at = nil
   save(job)
   return {'retried', job.state, ''}
 end
 
 local answers = {}
-for index = 1, number() do
-  answers[index] = retry(load(text()))
+for index, id in ipairs(ASKED) do
+  answers[index] = retry(load(id))
 end
 return answers

@@ -1,12 +1,10 @@
--- Ends claims, then makes the next one. ARGV: count, then for each: id, token, event, delay_ms, error, whether there
--- is a result; as bytes: the results. Then limit (0: no claim), token, worker, stale_after_ms. Returns for each, as
--- JSON, its settlement and dependants, and the records claimed.
+-- Ends claims, then makes the next one. ASKED: the settles, each id, token, event, where in ARGV its result is (0: there
+-- is none), delay_ms, error; then limit (0: no claim), token, worker, stale_after_ms. Returns, as JSON, each one's
+-- settlement and dependants; and the jobs claimed.
+-- With: endings, scans, claims.
 local ENDS = {complete = 'completed', fail = 'failed', expire = 'expired', cancel = 'cancelled'}
 
-local function settle()
-  local id, token, event, delay_ms = text(), text(), text(), number()
-  local error = optional()
-  local result = text() == '1' and blob() or nil
+local function settle(id, token, event, result, delay_ms, error)
   local job = load(id)
   if not job or job.bad or job.state ~= 'active' or job.claim_token ~= token then
     if not job or job.settled_token ~= token then
@@ -16,21 +14,20 @@ local function settle()
     end
     return {job.settled_as == event and 'duplicate' or 'lost', {}}
   end
-  set(job, 'settled_token', token)
+  job.settled_token, job.settled_as = token, event
   if job.cancel_requested then
-    set(job, 'settled_as', '@STOOD@')
+    job.settled_as = '@STOOD@'
     return {'cancelled', finish(job, 'cancelled')}
   end
-  set(job, 'settled_as', event)
   if event == 'retry' or event == 'fail' then
-    set(job, 'failures', (tonumber(job.failures) or 0) + 1)
+    job.failures = whole((tonumber(job.failures) or 0) + 1)
     fail(job, error)
   elseif event == 'complete' then
     if job.erred then
-      redis.call('HDEL', job.key, 'error')
+      redis.call('HDEL', PREFIX .. 'job:' .. id, 'error')
     end
-    if result then
-      set_beside(job, 'result', result)
+    if result > 0 then
+      job.beside = {'result', ARGV[result]}
     end
   end
   if ENDS[event] then
@@ -39,7 +36,7 @@ local function settle()
   if event == 'release' then
     move(job, 'waiting')
   elseif delay_ms > 0 then
-    set(job, 'run_at', after(delay_ms))
+    job.run_at = after(delay_ms)
     move(job, 'delayed')
   else
     move(job, 'waiting', true)
@@ -47,9 +44,9 @@ local function settle()
   return {'applied', {}}
 end
 
+local settles, limit, token, worker, stale_after_ms = unpack(ASKED)
 local settled = {}
-for index = 1, number() do
-  settled[index] = settle()
+for index, each in ipairs(settles) do
+  settled[index] = settle(unpack(each))
 end
-local limit = number()
-return {cjson.encode(settled), limit > 0 and claim(limit, text(), text(), number()) or {}}
+return {cjson.encode(settled), limit > 0 and claim(limit, token, worker, stale_after_ms) or {}}

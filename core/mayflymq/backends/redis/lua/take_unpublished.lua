@@ -1,7 +1,7 @@
 -- Hands out deliveries: those handed out long enough ago and not confirmed since, then those never handed out.
--- ARGV: min_age_ms, limit. Returns for each: id, token, priority, target.
-local before, limit = NOW - number(), number()
-local members = redis.call('ZRANGEBYSCORE', UNPUBLISHED, '-inf', before, 'LIMIT', 0, limit)
+-- ASKED: min_age_ms, limit. Returns for each: id, token, priority, target.
+local min_age_ms, limit = unpack(ASKED)
+local members = redis.call('ZRANGEBYSCORE', UNPUBLISHED, '-inf', NOW - min_age_ms, 'LIMIT', 0, limit)
 if #members < limit then
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', UNPUBLISHED, NEVER, NEVER, 'LIMIT', 0, limit - #members)) do
     members[#members + 1] = member

@@ -1,7 +1,19 @@
--- Jobs by state, each count capped at :cap (-1: exact), and how long ago the oldest waiting job was created.
+-- Jobs by state, each count capped at :cap (-1: exact), and since when a job waits whose turn is next: over the first one
+-- of each of the first :priorities priorities.
+WITH RECURSIVE firsts (priority, nth) AS (
+    SELECT min(priority), 1 FROM jobs WHERE queue = :queue AND state = 'waiting'
+    UNION ALL
+    SELECT
+        (SELECT min(priority) FROM jobs
+            WHERE queue = :queue AND state = 'waiting' AND priority > firsts.priority),
+        nth + 1
+    FROM firsts WHERE priority IS NOT NULL AND nth < :priorities
+)
 SELECT
     coalesce((SELECT paused FROM queues WHERE name = :queue), 0) AS paused,
-    (SELECT min(created_at) FROM jobs WHERE queue = :queue AND state = 'waiting') AS oldest_waiting,
+    (SELECT min((SELECT max(created_at, coalesce(run_at, 0), coalesce(retried_at, 0)) FROM jobs
+        WHERE queue = :queue AND state = 'waiting' AND priority = firsts.priority ORDER BY place LIMIT 1))
+        FROM firsts) AS oldest_waiting,
     (SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = :queue AND state = 'waiting' LIMIT :cap)) AS waiting,
     (SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = :queue AND state = 'delayed' LIMIT :cap)) AS delayed,
     (SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = :queue AND state = 'blocked' LIMIT :cap)) AS blocked,
