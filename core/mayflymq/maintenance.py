@@ -1,13 +1,15 @@
 """Maintenance: the sweep that recovers jobs whose worker vanished and removes those past their retention, and
 the promotion of delayed jobs and of schedules.
 
-Both are loops over queues, bounded by a time budget. An error in one queue is logged and counted, and the
-next queue goes on (promise C8). Several may run at once (promises C9, P2, G6).
+Both are loops over queues, bounded by a time budget, and each begins at a queue by chance: where the time is
+too short for all of them, none is always the one left out. An error in one queue is logged and counted, and
+the next queue goes on (promise C8). Several may run at once (promises C9, P2, G6).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -247,6 +249,7 @@ def _each_queue(
 
     infos = {info.name: info for info in backend.queues()} if names is None else dict.fromkeys(names)
     turns: deque[tuple[str, set[str] | None]] = deque((name, None) for name in infos)
+    turns.rotate(_chance())
     while turns:
         if not in_time():
             done.complete = False
@@ -265,6 +268,12 @@ def _each_queue(
             done.errors += 1
             done.complete = False
     return done
+
+
+def _chance() -> int:
+    """Any number. No process lives to remember where the last one stopped, and one resumed from a snapshot
+    would repeat its own randomness, so it is the system's."""
+    return int.from_bytes(os.urandom(3))
 
 
 def _ring_if_waiting(queue: Queue, info: QueueInfo | None) -> None:

@@ -15,6 +15,12 @@ from mayflymq.queue import Queue
 from tests.unit.worker_bench import PATIENCE_S, Bench
 
 
+@pytest.fixture
+def _in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maintenance begins at the first queue."""
+    monkeypatch.setattr(maintenance, "_chance", lambda: 0)
+
+
 def stall(bench: Bench, jobs: int, queue: str = "q") -> list[str]:
     """Jobs whose worker vanished."""
     ids = [Queue(queue, bench.store).enqueue("t").job_id for _ in range(jobs)]
@@ -64,6 +70,7 @@ def test_what_became_of_each_is_counted(bench: Bench) -> None:
 
 
 @pytest.mark.promise("C8", backends=("memory",))
+@pytest.mark.usefixtures("_in_order")
 @pytest.mark.parametrize("error", [BackendError("gone", transient=True), KeyError("odd")])
 def test_an_error_in_one_queue_is_logged_and_the_next_goes_on(
     bench: Bench, caplog: pytest.LogCaptureFixture, error: Exception
@@ -148,6 +155,7 @@ def test_a_sweep_stops_between_two_calls(bench: Bench) -> None:
 
 
 @pytest.mark.promise("C8", backends=("memory",))
+@pytest.mark.usefixtures("_in_order")
 def test_a_queue_with_no_end_holds_up_no_other(bench: Bench) -> None:
     """As one with a schedule that makes up for a year, or with more stale jobs than a sweep has time for."""
     for queue, jobs in (("a", 20), ("b", 2), ("c", 1)):
@@ -239,3 +247,22 @@ def test_settings_that_cannot_work_are_refused(bench: Bench, make: Callable[[Ben
     with pytest.raises(ConfigurationError):
         make(bench)
     assert bench.spy.calls == []
+
+
+# Less time than queues
+
+
+@pytest.mark.parametrize("call", ["release_stale", "promote_due", "due_schedules"])
+def test_no_queue_is_always_left_out(bench: Bench, call: str) -> None:
+    """Each process has time for three queues of ten, and knows nothing of the one before."""
+    names = {f"q{n}" for n in range(10)}
+    for name in names:
+        Queue(name, bench.store).enqueue("t")
+    run = sweep if call == "release_stale" else promote
+    for given in (None, sorted(names)):
+        bench.spy.calls.clear()
+        for _ in range(500):  # the chance that one had no turn is under 1e-76
+            budget = iter([9_999] * 3)
+            report = run(bench, given, remaining_ms=lambda left=budget: next(left, 0))
+            assert (report.queues, report.complete) == (3, False)
+        assert {args[0] for name, args in bench.spy.calls if name == call} == names
