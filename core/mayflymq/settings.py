@@ -26,6 +26,7 @@ class Settings(BaseSettings):
 
     `queues` and `tasks` are comma-separated; a queue may carry a weight, as in "emails:3,default:1"; without
     `queues` a worker takes those that its tasks name.
+
     `retention_completed` is for how long completed and cancelled jobs stay, `retention_failed` failed and
     expired ones, before a sweep removes them; 0 keeps them for ever.
 

@@ -165,10 +165,13 @@ class Backend(ScheduleStore, BrokerStore, Protocol):
         """Accepts jobs of one queue into waiting, delayed or blocked. An accepted job is durable when this
         returns (D1).
 
-        In this order, for each job: its id exists: DUPLICATE_ID, nothing changes (D6, G1). A parent that is
-        unknown, or itself: REFUSED, nothing is written (G3). Its key is held: DEDUPLICATED, naming the
-        holder, except that DEBOUNCE replaces a holder that is delayed: REPLACED, the holder is cancelled
-        (G2). Else CREATED.
+        For each job the first of these that is so:
+
+        - Its id exists: DUPLICATE_ID, nothing changes (D6, G1).
+        - A parent is unknown, or is the job itself: REFUSED, nothing is written (G3).
+        - Its key is held: DEDUPLICATED, naming the holder; but where the mode is DEBOUNCE and the holder is
+          delayed: REPLACED, and the holder is cancelled (G2).
+        - Else: CREATED.
 
         A parent that ended before counts as if it ended now: a job with policy FAIL and a parent that ended
         otherwise than completed is created failed. Parents may stand earlier in the same call.
