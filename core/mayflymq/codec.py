@@ -52,7 +52,7 @@ def _dump(what: str, value: object, max_bytes: int) -> bytes:
 def decode(data: bytes) -> object:
     """The value that `encode` was given. Raises CorruptRecord when these are not JSON bytes."""
     try:
-        return json.loads(data)
+        return json.loads(data.decode("ascii"))
     except (ValueError, RecursionError) as error:
         raise CorruptRecord(f"a stored value is not the JSON that was written: {error}") from error
 

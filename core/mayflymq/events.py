@@ -72,6 +72,11 @@ def listen(listener: Listener, *names: str) -> Callable[[], None]:
     return remove
 
 
+def heard() -> bool:
+    """Whether anybody listens, so that there is an event to make."""
+    return bool(_listeners)
+
+
 def emit(event: Event) -> None:
     """Hands the event to its listeners. One that raises is logged and changes nothing (G5)."""
     for listener, names in tuple(_listeners):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 
 from .errors import ConfigurationError, InvalidJob
 
@@ -90,7 +91,7 @@ def check_queue(name: object) -> str:
     `.dlq`."""
     if not isinstance(name, str):
         raise InvalidJob(f"a queue's name must be text, not {type(name).__name__}")
-    if not _QUEUE.fullmatch(name) or name.endswith(".dlq"):
+    if not _names_queue(name):
         raise InvalidJob(
             f"{shown(name)} cannot name a queue: use 1 to 128 letters, digits and '_.-', starting with "
             "a letter or digit and not ending in '.dlq'"
@@ -98,9 +99,16 @@ def check_queue(name: object) -> str:
     return name
 
 
+@lru_cache(1024)
+def _names_queue(name: str) -> bool:
+    return _QUEUE.fullmatch(name) is not None and not name.endswith(".dlq")
+
+
 def check_int(what: str, value: object, low: int, high: int) -> int:
     """Returns `value` when it is an int (a bool is not one) from `low` to `high`; raises InvalidJob naming
     `what`."""
+    if type(value) is int and low <= value <= high:
+        return value
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidJob(f"{what} must be an int, not {type(value).__name__}: {shown(value)}")
     if not low <= value <= high:
@@ -242,6 +250,11 @@ class JobError:
     traceback: str = ""
 
 
+def _check_kind(what: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidJob(f"{what} must be a {kind.__name__}, not {type(value).__name__}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
     """A job as a producer hands it over. `payload` is opaque to every backend: the codec wrote it.
@@ -272,23 +285,18 @@ class NewJob:
         check_int("priority", self.priority, -(2**31), 2**31 - 1)
         check_int("delay_ms", self.delay_ms, 0, MAX_TIME)
         check_int("max_retries", self.max_retries, 0, 2**31 - 1)
-        for name, value, low in (
-            ("run_at", self.run_at, 0),
-            ("ttl_ms", self.ttl_ms, 1),
-            ("timeout_ms", self.timeout_ms, 1),
-        ):
-            if value is not None:
-                check_int(name, value, low, MAX_TIME)
-        for what, given, kind in (
-            ("payload", self.payload, bytes),
-            ("backoff", self.backoff, Backoff),
-            ("depends_on", self.depends_on, tuple),
-            ("on_parent_failure", self.on_parent_failure, ParentPolicy),
-        ):
-            if not isinstance(given, kind):
-                raise InvalidJob(f"{what} must be a {kind.__name__}, not {type(given).__name__}")
-        if self.dedup is not None and not isinstance(self.dedup, Dedup):
-            raise InvalidJob(f"dedup must be a Dedup, not {type(self.dedup).__name__}")
+        if self.run_at is not None:
+            check_int("run_at", self.run_at, 0, MAX_TIME)
+        if self.ttl_ms is not None:
+            check_int("ttl_ms", self.ttl_ms, 1, MAX_TIME)
+        if self.timeout_ms is not None:
+            check_int("timeout_ms", self.timeout_ms, 1, MAX_TIME)
+        _check_kind("payload", self.payload, bytes)
+        _check_kind("backoff", self.backoff, Backoff)
+        _check_kind("depends_on", self.depends_on, tuple)
+        _check_kind("on_parent_failure", self.on_parent_failure, ParentPolicy)
+        if self.dedup is not None:
+            _check_kind("dedup", self.dedup, Dedup)
         if self.run_at is not None and self.delay_ms:
             raise InvalidJob("give a delay or a time to run at, not both")
         if len(self.depends_on) > MAX_BATCH:

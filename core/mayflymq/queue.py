@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol, TypeVar, Unpack
 
 from . import codec, events, lifecycle, model, schedules
 from .backends.base import Backend, open_backend
@@ -70,6 +70,8 @@ MAX_RINGS = 10
 """How many rings for delayed jobs one call makes; what is not rung for starts at the schedule's next tick."""
 LONGEST_RING_MS = 15 * 60 * 1000
 """The longest delay of a ring, as of an SQS message; a later job is found by the promoter."""
+
+T = TypeVar("T")
 
 _default: Backend | None = None
 _doorbell: Doorbell | None = None
@@ -130,6 +132,13 @@ def new_id() -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
+def _unknown() -> None: ...
+
+
+_UNKNOWN = Task(name="unknown", fn=_unknown)
+"""How jobs are treated whose task this process does not know."""
+
+
 class Queue:
     """One queue on one backend (the default one where none is given, see `connect`).
 
@@ -182,39 +191,31 @@ class Queue:
 
         Raises InvalidJob, PayloadTooLarge.
         """
-        if isinstance(task, str) and task in registry:
-            known: Task[..., Any] | None = registry.get(task)
+        args = args if type(args) is tuple else tuple(_checked("args", args, Sequence))
+        kwargs = {} if kwargs is None else dict(_checked("kwargs", kwargs, Mapping))
+        meta = {} if meta is None else dict(_checked("meta", meta, Mapping))
+        payload = codec.encode_payload(args, kwargs, meta, self.max_payload_bytes)
+        if isinstance(task, Task):
+            name, known = task.name, task
         else:
-            known = task if isinstance(task, Task) else None
-        kwargs = {} if kwargs is None else kwargs
-        meta = {} if meta is None else meta
-        _check_kind("args", args, Sequence)
-        _check_kind("kwargs", kwargs, Mapping)
-        _check_kind("meta", meta, Mapping)
-        payload = codec.encode_payload(tuple(args), dict(kwargs), dict(meta), self.max_payload_bytes)
-        options: dict[str, Any] = {
-            "max_retries": max_retries,
-            "priority": priority,
-            "backoff": backoff,
-            "ttl_ms": _limit_ms("ttl", ttl),
-            "timeout_ms": _limit_ms("timeout", timeout),
-        }
-        if known is not None:
+            name, known = task, registry.get(task) if task in registry else _UNKNOWN
+        if known is not _UNKNOWN:
             known.bind(args, kwargs)
-            options = {
-                name: getattr(known, name) if value is None else value for name, value in options.items()
-            }
         return NewJob(
             id=new_id() if job_id is None else job_id,
             queue=self.name,
-            task=task.name if isinstance(task, Task) else task,
+            task=name,
             payload=payload,
+            priority=known.priority if priority is None else priority,
             delay_ms=0 if delay is None else max(0, duration_ms("delay", delay)),
             run_at=None if run_at is None else _epoch_ms("run_at", run_at),
+            ttl_ms=known.ttl_ms if ttl is None else _limit_ms("ttl", ttl),
+            timeout_ms=known.timeout_ms if timeout is None else _limit_ms("timeout", timeout),
+            max_retries=known.max_retries if max_retries is None else max_retries,
+            backoff=known.backoff if backoff is None else backoff,
             depends_on=_many("depends_on", depends_on),
             on_parent_failure=_policy(on_parent_failure),
             dedup=dedup,
-            **{name: value for name, value in options.items() if value is not None},
         )
 
     def enqueue(
@@ -281,7 +282,8 @@ class Queue:
             written = self.backend.enqueue(part)
             answers += written
             for job, answer in zip(part, written, strict=True):
-                self._enqueued(job, answer)
+                if answer.dependants or events.heard():
+                    self._enqueued(job, answer)
             # Also for a job that was there before: the ring after the first answer may be what was lost.
             self._ring_for(
                 (job.delay_ms if job.run_at is None else max(0, job.run_at - time.time_ns() // 1_000_000))
@@ -519,6 +521,7 @@ class Queue:
     ) -> None:
         """Emits what the backend's answers say has happened, logs the claims that are lost and rings for
         what is put off. `tasks` gives the events their task, by job id."""
+        delays_ms: list[int] = []
         for settle, settled in zip(settles, answers, strict=True):
             job_id = settle.claim.job_id
             task = None if tasks is None else tasks.get(job_id)
@@ -529,15 +532,11 @@ class Queue:
             else:
                 # Also for DUPLICATE: the first answer was lost, so its event was never sent.
                 self._outcome(job_id, task, settle.outcome)
+                if isinstance(settle.outcome, model.Retry | model.Defer) and settle.outcome.delay_ms:
+                    # Without a delay the worker that settles goes on to claim it, or says that it left work.
+                    delays_ms.append(settle.outcome.delay_ms)
             self._moved(settled.dependants)
-        self._ring_for(
-            settle.outcome.delay_ms
-            for settle, settled in zip(settles, answers, strict=True)
-            # Without a delay the worker that settles goes on to claim it, or says that it left work.
-            if isinstance(settle.outcome, model.Retry | model.Defer)
-            and settle.outcome.delay_ms
-            and settled.status in (Settlement.APPLIED, Settlement.DUPLICATE)
-        )
+        self._ring_for(delays_ms)
 
     def _outcome(self, job_id: str, task: str | None, outcome: model.Outcome) -> None:
         match outcome:
@@ -616,6 +615,8 @@ class Queue:
 
     def _ring_for(self, delays_ms: Iterable[int]) -> None:
         """Rings once for each whole second at which jobs become due, the first ones only."""
+        if not self.has_doorbell:
+            return
         seconds = {-(-delay // 1000) for delay in delays_ms if delay <= LONGEST_RING_MS}
         for due in sorted(seconds)[:MAX_RINGS]:
             self.ring(due * 1000)
@@ -623,7 +624,8 @@ class Queue:
     # What was done, told
 
     def _emit(self, name: str, job_id: str, **about: Any) -> None:
-        emit(Event(name, self.name, job_id, **about))
+        if events.heard():
+            emit(Event(name, self.name, job_id, **about))
 
     def _moved(self, dependants: Sequence[Dependant]) -> None:
         if any(child.state is State.WAITING for child in dependants):
@@ -666,13 +668,10 @@ def _epoch_ms(what: str, value: object) -> int:
     return min(max(0, (value - _EPOCH) // timedelta(milliseconds=1)), MAX_TIME)
 
 
-def _check_kind(what: str, value: object, kind: type) -> None:
-    if type(value) in (tuple, list, dict) and isinstance(
-        value, kind
-    ):  # the usual ones, without asking an ABC
-        return
+def _checked(what: str, value: T, kind: type) -> T:
     if not isinstance(value, kind) or isinstance(value, str | bytes):
         raise InvalidJob(f"{what} must be a {kind.__name__.lower()}, not {type(value).__name__}")
+    return value
 
 
 def _many(what: str, value: object) -> tuple[Any, ...]:

@@ -72,6 +72,8 @@ class Task(Generic[P, R]):
     http: bool = True
     is_async: bool = field(init=False)
     signature: inspect.Signature = field(init=False, repr=False)
+    takes: tuple[float, float] = field(init=False, repr=False)
+    """How few and how many positional arguments it can be called with, without any others."""
 
     def __post_init__(self) -> None:
         try:
@@ -107,6 +109,7 @@ class Task(Generic[P, R]):
         self.__dict__.update(
             is_async=inspect.iscoroutinefunction(self.fn),
             signature=signature,
+            takes=_takes(signature),
             __wrapped__=self.fn,
             __doc__=self.fn.__doc__,
             __name__=getattr(self.fn, "__name__", self.name),
@@ -120,6 +123,8 @@ class Task(Generic[P, R]):
     def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Raises InvalidJob when the function cannot be called with these arguments, saying which one is
         wrong."""
+        if not kwargs and self.takes[0] <= len(args) <= self.takes[1]:
+            return
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -138,6 +143,19 @@ class Task(Generic[P, R]):
     def options(self, *, queue: str | None = None, **options: Unpack[JobOptions]) -> Bound[P, R]:
         """This task with options for the jobs to come: `send.options(delay=10).enqueue("a@b")`."""
         return Bound(self, queue, options)
+
+
+def _takes(signature: inspect.Signature) -> tuple[float, float]:
+    few = many = 0.0
+    for parameter in signature.parameters.values():
+        needed = parameter.default is parameter.empty
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            many = float("inf")
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            few = float("inf") if needed else few  # never without any others
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            few, many = few + needed, many + 1
+    return few, many
 
 
 @dataclass(frozen=True, slots=True)

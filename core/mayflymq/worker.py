@@ -213,14 +213,14 @@ class Call:
     meta: dict[str, str]
 
 
-def prepare(job: Job, now: int, tasks: Registry, chance: float) -> Call | Outcome:
+def prepare(job: Job, now: int, tasks: Registry) -> Call | Outcome:
     """The call that a job stands for, or the outcome where it must not be made."""
     if is_expired(job, now):
         return Expire()
     try:
         task = tasks.get(job.task)
     except UnknownTask as error:  # perhaps this worker is older than the producer: a rolling deploy
-        return after_error(job, codec.describe_error(error), chance)
+        return _failed(job, error)
     try:
         args, kwargs, meta = codec.decode_payload(job.payload)
         task.bind(args, kwargs)
@@ -229,7 +229,7 @@ def prepare(job: Job, now: int, tasks: Registry, chance: float) -> Call | Outcom
     return Call(task, args, kwargs, meta)
 
 
-def outcome_of(job: Job, end: timelimit.End, chance: float, max_result_bytes: int) -> Outcome:
+def outcome_of(job: Job, end: timelimit.End, max_result_bytes: int) -> Outcome:
     """What the end of a handler means for its job."""
     raised = end.raised
     if raised is None:
@@ -246,15 +246,17 @@ def outcome_of(job: Job, end: timelimit.End, chance: float, max_result_bytes: in
         try:
             delay_ms = max(0, duration_ms(f"the `after` of {type(raised).__name__}", raised.after))
         except InvalidJob as error:
-            return after_error(job, codec.describe_error(error), chance)
+            return _failed(job, error)
         if isinstance(raised, errors.Defer):
             return model.Defer(delay_ms)
-    return after_error(job, codec.describe_error(raised), chance, delay_ms)
+    return _failed(job, raised, delay_ms)
 
 
-def _chance() -> float:
+def _failed(job: Job, error: BaseException | JobError, delay_ms: int | None = None) -> Outcome:
     # The system's randomness, as for tokens; `random` would be another import to pay for on a cold start.
-    return int.from_bytes(os.urandom(6)) / 2**48
+    chance = int.from_bytes(os.urandom(6)) / 2**48
+    told = error if isinstance(error, JobError) else codec.describe_error(error)
+    return after_error(job, told, chance, delay_ms)
 
 
 # The invocation
@@ -351,7 +353,7 @@ class _Invocation:
 
     def _stuck(self) -> int:
         """How many abandoned threads still run; each takes up a handler's place."""
-        return sum(not attempt.ended for attempt in self._abandoned)
+        return sum(not attempt.ended for attempt in self._abandoned) if self._abandoned else 0
 
     # Claiming
 
@@ -405,7 +407,7 @@ class _Invocation:
         if held.status is ClaimStatus.HELD:
             assert held.job.claimed_at is not None
             now = held.job.claimed_at + round((time.monotonic() - held.received) * 1000)
-            ready = prepare(held.job, now, self._tasks, _chance())
+            ready = prepare(held.job, now, self._tasks)
             if isinstance(ready, Call) and time.monotonic() - held.answered >= FRESH_S:
                 self._claims.ask(held)
         if held.status is ClaimStatus.LOST:
@@ -445,10 +447,10 @@ class _Invocation:
         try:
             end = contextvars.copy_context().run(self._run_handler, attempt)
             attempt.left_running = end.abandoned
-            outcome = outcome_of(job, end, _chance(), self._max_result_bytes)
+            outcome = outcome_of(job, end, self._max_result_bytes)
         except BaseException as error:
             end = timelimit.End(raised=error)
-            outcome = after_error(job, codec.describe_error(error), _chance())
+            outcome = _failed(job, error)
         if os.getpid() != self._pid:
             # A process that the handler forked came out of it: it is no worker, and the claim is not its own.
             code = end.raised.code if isinstance(end.raised, SystemExit) else end.raised
@@ -517,8 +519,8 @@ class _Invocation:
         log.error(
             "a handler is still running at its limit and cannot be interrupted", extra=attempt.held.about
         )
-        error = codec.describe_error(timelimit.timeout(attempt.seconds, attempt.by_deadline))
-        attempt.outcome = after_error(attempt.held.job, error, _chance())
+        error = timelimit.timeout(attempt.seconds, attempt.by_deadline)
+        attempt.outcome = _failed(attempt.held.job, error)
         self._abandoned.append(attempt)
         self._settle(attempt.held, attempt.outcome)
         self._running.remove(attempt)
@@ -528,7 +530,7 @@ class _Invocation:
         self._claims.stop()
         for attempt in self._running:
             error = JobError("Interrupted", "the worker was interrupted while the handler ran")
-            outcome = attempt.outcome or after_error(attempt.held.job, error, _chance())
+            outcome = attempt.outcome or _failed(attempt.held.job, error)
             self._claims.settle(attempt.held, outcome)
         self._claims.release(self._claims.all())
 

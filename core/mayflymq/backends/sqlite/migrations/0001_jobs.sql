@@ -69,7 +69,6 @@ CREATE INDEX jobs_blocked ON jobs (queue, place) WHERE state = 'blocked';
 CREATE INDEX jobs_active ON jobs (queue, stale_at, place) WHERE state = 'active';
 CREATE INDEX jobs_ended ON jobs (queue, state, finished_at, place) WHERE finished_at IS NOT NULL;
 CREATE INDEX jobs_claimed ON jobs (claim_token) WHERE claim_token IS NOT NULL;
-CREATE INDEX jobs_oldest ON jobs (queue, created_at) WHERE state = 'waiting';
 CREATE INDEX jobs_newer ON jobs (format) WHERE format > 1;
 
 -- Apart from the job, as SQLite writes a row whole: a state change does not write the payload again.

@@ -1,5 +1,5 @@
--- Jobs by state, each count capped at :cap (-1: exact), and since when a job waits whose turn is next: over the first one
--- of each of the first :priorities priorities.
+-- Jobs by state, each count capped at :cap (-1: exact), and since when a job waits whose turn is next: over the first
+-- one of each of the first :priorities priorities.
 WITH RECURSIVE firsts (priority, nth) AS (
     SELECT min(priority), 1 FROM jobs WHERE queue = :queue AND state = 'waiting'
     UNION ALL
