@@ -38,7 +38,7 @@ def encode(what: str, value: object, max_bytes: int) -> bytes:
 
 def _dump(what: str, value: object, max_bytes: int) -> bytes:
     try:
-        data = _JSON.encode(value).encode("ascii")
+        data = b"null" if value is None else _JSON.encode(value).encode("ascii")
     except ValueError as error:  # an int of more digits than Python turns into text
         raise InvalidJob(f"{what} cannot be written as JSON: {error}") from error
     if len(data) > max_bytes:

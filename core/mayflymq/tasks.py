@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
@@ -416,11 +415,9 @@ def current_job() -> CurrentJob:
         raise MayflyError("current_job() is for code that runs inside a task's handler") from None
 
 
-@contextmanager
-def running(current: CurrentJob) -> Generator[None]:
-    """Makes `current` what `current_job()` returns inside the block, in this thread or asyncio task."""
-    token = _current.set(current)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+def run_as(current: CurrentJob, call: Callable[[], R]) -> R:
+    """Returns `call()`, inside which (and in asyncio tasks made there) `current` is what `current_job()`
+    returns. What it sets of other context variables ends with it."""
+    context = copy_context()
+    context.run(_current.set, current)
+    return context.run(call)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -76,13 +77,20 @@ def run(
     `alarm`: this is the main thread, so the limit may use SIGALRM and its timer; both are put back as they
     were. A handler that cleans up after TaskTimeout has `grace_s` for that before it is raised again.
     """
+    if seconds is None and not is_async:
+        return _ended(call)
     limit = _Limit(seconds, by_deadline, grace_s, time.monotonic())
     return _run_async(call, limit, alarm) if is_async else _run(call, limit, alarm)
 
 
 def _run(call: Callable[[], Any], limit: _Limit, alarm: bool, is_async: bool = False) -> End:
+    interrupted = alarm and limit.seconds is not None
+    return _ended(partial(_interrupted, call, limit, is_async) if interrupted else call)
+
+
+def _ended(call: Callable[[], Any]) -> End:
     try:
-        return End(_interrupted(call, limit, is_async) if alarm and limit.seconds is not None else call())
+        return End(call())
     except BaseException as error:
         return End(raised=error)
 

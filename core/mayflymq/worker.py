@@ -7,7 +7,6 @@ tells.
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import os
 import queue
@@ -42,7 +41,7 @@ from .model import (
     check_text,
     duration_ms,
 )
-from .tasks import CurrentJob, Registry, Task, registry, running
+from .tasks import CurrentJob, Registry, Task, registry, run_as
 
 log = logging.getLogger("mayflymq")
 
@@ -445,7 +444,7 @@ class _Invocation:
         """Runs the handler, in whichever thread this is, and hands over how it ended. Never raises."""
         job = attempt.held.job
         try:
-            end = contextvars.copy_context().run(self._run_handler, attempt)
+            end = self._run_handler(attempt)
             attempt.left_running = end.abandoned
             outcome = outcome_of(job, end, self._max_result_bytes)
         except BaseException as error:
@@ -479,23 +478,27 @@ class _Invocation:
             is_cancelled=partial(self._claims.cancelled, held),
             report_progress=report_progress,
         )
-        with running(current):
-            return timelimit.run(
-                partial(call.task.fn, *call.args, **call.kwargs),
-                is_async=call.task.is_async,
-                seconds=seconds,
-                by_deadline=attempt.by_deadline,
-                grace_s=attempt.grace_s,
-                alarm=self._inline,
-            )
+        handler = partial(
+            timelimit.run,
+            partial(call.task.fn, *call.args, **call.kwargs),
+            is_async=call.task.is_async,
+            seconds=seconds,
+            by_deadline=attempt.by_deadline,
+            grace_s=attempt.grace_s,
+            alarm=self._inline,
+        )
+        return run_as(current, handler)
 
     # Ending
 
     def _settle_next(self) -> None:
         """Waits for a handler to end, or for one in a thread to be overdue, and settles its job."""
-        wait = min(attempt.overdue for attempt in self._running) - time.monotonic()
+        wait: float | None = 0.0
+        if self._inbox.empty():
+            overdue = min(attempt.overdue for attempt in self._running)
+            wait = None if overdue == float("inf") else max(overdue - time.monotonic(), 0)
         try:
-            attempt = self._inbox.get(timeout=None if wait == float("inf") else max(wait, 0))
+            attempt = self._inbox.get(timeout=wait)
         except queue.Empty:
             now = time.monotonic()
             for late in [attempt for attempt in self._running if attempt.overdue <= now]:

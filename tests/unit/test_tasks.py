@@ -19,7 +19,7 @@ from mayflymq import queue, tasks
 from mayflymq.errors import ConfigurationError, InvalidJob, MayflyError, UnknownTask
 from mayflymq.model import Backoff, EnqueueStatus, State
 from mayflymq.queue import Queue, connect
-from mayflymq.tasks import CurrentJob, Registry, Task, current_job, running, task
+from mayflymq.tasks import CurrentJob, Registry, Task, current_job, run_as, task
 
 names = iter(range(10**9))
 
@@ -329,13 +329,16 @@ def current(**changes: Any) -> CurrentJob:
 
 def test_there_is_a_current_job_inside_a_handler_only() -> None:
     outer, inner = current(id="outer"), current(id="inner")
-    with running(outer):
-        assert current_job() is outer
-        with running(inner):
-            assert current_job() is inner
-        assert current_job() is outer
-    with suppress(RuntimeError), running(outer):
+
+    def handler() -> list[CurrentJob]:
+        return [current_job(), run_as(inner, current_job), current_job()]
+
+    def failing() -> None:
         raise RuntimeError
+
+    assert run_as(outer, handler) == [outer, inner, outer]
+    with suppress(RuntimeError):
+        run_as(outer, failing)
     with pytest.raises(MayflyError, match="inside a task's handler"):
         current_job()
 
@@ -345,23 +348,26 @@ def test_jobs_in_threads_and_in_asyncio_do_not_mix() -> None:
     together = threading.Barrier(2)
 
     def handle(name: str) -> None:
-        with running(current(id=name)):
-            together.wait()
-            seen[name] = current_job().id
+        together.wait()
+        seen[name] = current_job().id
 
-    threads = [threading.Thread(target=handle, args=(name,)) for name in ("a", "b")]
+    calls = [functools.partial(handle, name) for name in ("a", "b")]
+    threads = [threading.Thread(target=run_as, args=(current(id=call.args[0]), call)) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
     async def handle_async(name: str) -> None:
-        with running(current(id=name)):
-            await asyncio.sleep(0)
-            seen[name] = current_job().id
+        await asyncio.sleep(0)
+        seen[name] = current_job().id
 
     async def both() -> None:
-        await asyncio.gather(handle_async("c"), handle_async("d"))
+        made = [
+            run_as(current(id=name), lambda name=name: asyncio.create_task(handle_async(name)))
+            for name in ("c", "d")
+        ]
+        await asyncio.gather(*made)
 
     asyncio.run(both())
     assert seen == {name: name for name in "abcd"}
