@@ -62,6 +62,8 @@ _COUNTED_AS: dict[type[Outcome], str] = {
 }
 
 
+_RECORDED = (Settlement.APPLIED, Settlement.DUPLICATE)
+
 FRESH_S = 1.0
 """For how long the store's last answer about a claim counts as known (promise X2)."""
 MAX_LOGGED = 300
@@ -192,8 +194,6 @@ class Claims:
                 self._held[held.claim] = held
                 self._pending.append(held)
             self.counts["claimed"] += len(jobs)
-        if jobs and self.stopped:  # the time ran out, or SIGTERM came, while the store answered
-            self.release_pending()
         return len(jobs)
 
     def next_pending(self) -> Held | None:
@@ -330,7 +330,7 @@ class Claims:
         jobs = None if next_claim is None else self._take(result.claimed, sent)
         # Only now: a listener or a doorbell that takes its time holds up no heartbeat.
         facade.settled([settle], result.settled, tasks={held.job.id: held.job.task})
-        if result.settled[0].status in (Settlement.APPLIED, Settlement.DUPLICATE):
+        if isinstance(outcome, model.Retry | Fail) and result.settled[0].status in _RECORDED:
             _log_failure(held, outcome)
         return jobs
 
@@ -413,11 +413,11 @@ class Claims:
             return call()
 
 
-def _log_failure(held: Held, outcome: Outcome) -> None:
+def _log_failure(held: Held, outcome: model.Retry | Fail) -> None:
     about = held.about | {"deliveries": held.job.deliveries}
     if isinstance(outcome, model.Retry):
         log.info("a job failed and is retried: %s", _first_line(outcome.error), extra=about)
-    elif isinstance(outcome, Fail):
+    else:
         log.warning("a job failed for good: %s", _first_line(outcome.error), extra=about)
 
 

@@ -403,19 +403,21 @@ class _Invocation:
     def _start(self, held: Held) -> None:
         """Calls the handler, or settles the job where it must not be called."""
         ready: Call | Outcome = Cancel()
+        late = False
         if held.status is ClaimStatus.HELD:
             assert held.job.claimed_at is not None
             now = held.job.claimed_at + round((time.monotonic() - held.received) * 1000)
             ready = prepare(held.job, now, self._tasks)
             if isinstance(ready, Call) and time.monotonic() - held.answered >= FRESH_S:
                 self._claims.ask(held)
+                late = self._claims.stopped  # asking the store took the time that was left
         if held.status is ClaimStatus.LOST:
             self._claims.drop(held)
         elif held.status is ClaimStatus.CANCEL_REQUESTED:
             self._settle(held, Cancel())
         elif not isinstance(ready, Call):
             self._settle(held, ready)
-        elif self._claims.stopped:  # asking the store took the time that was left
+        elif late:
             self._claims.put_back(held)
         else:
             self._call(held, ready)
