@@ -32,7 +32,17 @@ async def answer(backend: RedisBackend, what: str, name: str, count: int) -> flo
     elif what == "add_bulk":
         await queue.add_bulk([{"task_id": TASK_ID} for _ in range(count)])
     elif what == "add_delayed":
-        await asyncio.gather(*(queue.add(TASK_ID, delay=3600) for _ in range(count)))
+        for _ in range(0, count, 1000):
+            await asyncio.gather(*(queue.add(TASK_ID, delay=3600) for _ in range(1000)))
+    elif what == "add_due":
+        for _ in range(count):
+            await queue.add(TASK_ID, delay=0.001)
+    elif what == "add_keyed":
+        for number in range(count):
+            await queue.add(TASK_ID, deduplication={"id": f"key{time.time()}-{number}"})
+    elif what == "ping":
+        for _ in range(count):
+            await backend.redis.ping()
     elif what == "run":
         done = 0
         while (job := await backend.dequeue(name)) is not None:
@@ -55,7 +65,8 @@ async def answer(backend: RedisBackend, what: str, name: str, count: int) -> flo
             await backend.reenqueue_stalled(entry["queue_name"], entry["job_data"])
         assert len(stalled) == count, f"found {len(stalled)} of {count}"
     elif what == "promote":
-        await backend.promote_due_delayed(name)
+        promoted = await backend.promote_due_delayed(name)
+        assert len(promoted) == count, f"promoted {len(promoted)} of {count}"
     return time.perf_counter() - begun
 
 

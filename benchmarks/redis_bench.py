@@ -1,8 +1,8 @@
 """What Redis costs, as ratios within one run: against a floor of bare round trips, against AsyncMQ on the
 same server, and against the size of the queue.
 
-make bench                 everything make bench ARGS=growth     only the cost against the queue's size make
-bench ARGS=peer       only the floor and AsyncMQ
+`make bench` measures everything, `make bench ARGS=growth` only the cost against the queue's size, and
+`make bench ARGS=peer` only the floor and AsyncMQ.
 
 Rounds of both sides are interleaved, so that a slow spell of the machine hits both; the medians are compared.
 """
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from localstack.servers import RedisServer
-from mayflymq import Backend, JobSpec, NewJob, Queue, claim_and_run, open_backend, task
+from mayflymq import Backend, Dedup, JobSpec, NewJob, Queue, claim_and_run, open_backend, task
 from mayflymq.model import ClaimRequest, Complete, Settle
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,8 +132,15 @@ def growth(server: RedisServer) -> None:
 # Against a floor and a peer
 
 ROUNDS = 5
+RARE_ROUNDS = 3
 JOBS = 2000
 BULK = 10_000
+ACTIVE = 20_000
+DELAYED = 100_000
+PASSED = 10
+"""How many of the active are stale, and of the delayed due."""
+ABOUT = 1000
+"""How many jobs are about when one is added under a deduplication key."""
 
 
 class Peer:
@@ -204,6 +211,46 @@ def peer(server: RedisServer) -> None:
     backend = open_backend(f"{server.url}?prefix=ours")
     theirs = Peer(server.url)
     watch, load = Stopwatch(), Load(client)
+    try:
+        told = rates(client, backend, theirs, watch, load)
+        console.print(f"{ACTIVE:,} active jobs and {DELAYED:,} delayed ones on either side", style="dim")
+        rare(backend, theirs, watch)
+    finally:
+        theirs.stop()
+    title = f"AsyncMQ {theirs.version}"
+    table = Table("", "ours", "AsyncMQ", "ours : AsyncMQ", title=title)
+    for name, part in (
+        ("enqueue one by one", "one"),
+        ("enqueue in bulk", "bulk"),
+        ("claim, run and complete", "run"),
+        (f"add under a deduplication key, {ABOUT:,} jobs about", "dedup"),
+    ):
+        ours, other = watch.median(f"{part}, ours"), watch.median(f"{part}, AsyncMQ")
+        table.add_row(name, f"{1 / ours:,.0f}/s", f"{1 / other:,.0f}/s", f"{other / ours:,.1f}")
+    for name, part in (
+        (f"sweep {PASSED} stale of {ACTIVE:,} active", "sweep"),
+        (f"promote {PASSED} due of {DELAYED:,} delayed", "promote"),
+    ):
+        ours, other = watch.median(f"{part}, ours"), watch.median(f"{part}, AsyncMQ")
+        table.add_row(name, f"{ours * 1000:.1f} ms", f"{other * 1000:.1f} ms", f"{other / ours:,.1f}")
+    console.print(table)
+    table = Table("floor", "floor", "ours : floor", "AsyncMQ : floor", title="Against floors")
+    for name, part, floor in (
+        ("two bare round trips a job, redis-py", "run", "two round trips"),
+        ("two bare round trips a job, redis.asyncio", "run", "two round trips, asyncio"),
+        ("one bare write a job, pipelined", "bulk", "pipelined writes"),
+    ):
+        shares = (watch.ratio(floor, f"{part}, {side}") for side in ("ours", "AsyncMQ"))
+        table.add_row(name, f"{1 / watch.median(floor):,.0f}/s", *shares)
+    console.print(table)
+    for name, text in told.items():
+        console.print(f"{name}: {text}")
+
+
+def rates(
+    client: redis.Redis, backend: Backend, theirs: Peer, watch: Stopwatch, load: Load
+) -> dict[str, str]:
+    """Times what is done for every job. Returns what either side sent and received for one."""
     told: dict[str, str] = {}
     for turn in range(ROUNDS):
         name = f"q{turn}"
@@ -213,6 +260,7 @@ def peer(server: RedisServer) -> None:
         watch.time("one, ours", partial(enqueue_each, queue, JOBS), JOBS)
         watch.note("one, AsyncMQ", theirs("add", name, JOBS), JOBS)
         watch.time("two round trips", partial(ping, client, 2 * JOBS), JOBS)
+        watch.note("two round trips, asyncio", theirs("ping", name, 2 * JOBS), JOBS)
 
         def run_ours(name: str = name) -> None:
             watch.time("run, ours", partial(claim_and_run, backend, [name]), JOBS)
@@ -227,23 +275,40 @@ def peer(server: RedisServer) -> None:
         watch.note("bulk, AsyncMQ", theirs("add_bulk", f"bulk{turn}", JOBS), JOBS)
         watch.time("pipelined writes", partial(write_pipelined, client, BULK), BULK)
         queue.drop()
-    theirs.stop()
+    return told
 
-    def rate(name: str) -> float:
-        return 1 / watch.median(name)
 
-    table = Table("", "ours", "AsyncMQ", "ours : AsyncMQ", "ours : floor", title=f"AsyncMQ {theirs.version}")
-    for title, part, floor in (
-        ("enqueue one by one", "one", None),
-        ("enqueue in bulk", "bulk", "pipelined writes"),
-        ("claim, run and complete", "run", "two round trips"),
-    ):
-        ours, other = rate(f"{part}, ours"), rate(f"{part}, AsyncMQ")
-        against = f"{ours / rate(floor):.2f} of {floor}" if floor else ""
-        table.add_row(title, f"{ours:,.0f}/s", f"{other:,.0f}/s", f"{ours / other:.1f}", against)
-    console.print(table)
-    for name, text in told.items():
-        console.print(f"{name}: {text}")
+def rare(backend: Backend, theirs: Peer, watch: Stopwatch) -> None:
+    """Times the sweep, the promotion and deduplication among many jobs that they are not about."""
+    fill(backend, "active", ACTIVE)
+    for part in range(ACTIVE // 1000):
+        backend.claim(ClaimRequest("active", 1000, f"long{part}", "bench", 3_600_000))
+    fill(backend, "delayed", DELAYED, delay_ms=3_600_000)
+    fill(backend, "about", ABOUT)
+    theirs("add_bulk", "active", ACTIVE)
+    theirs("claim", "active", ACTIVE)
+    theirs("add_delayed", "delayed", DELAYED)
+    theirs("add_bulk", "about", ABOUT)
+    keyed = Queue("about", backend)
+    for turn in range(RARE_ROUNDS):
+        backend.enqueue(new_jobs("active", PASSED, 10**8 + turn * PASSED))
+        backend.claim(ClaimRequest("active", PASSED, f"short{turn}", "bench", 1))
+        backend.enqueue(new_jobs("delayed", PASSED, 10**8 + turn * PASSED, delay_ms=1))
+        theirs("add_bulk", "active", PASSED)
+        theirs("stall", "active", PASSED)
+        theirs("add_due", "delayed", PASSED)
+        time.sleep(0.01)
+        found = watch.time("sweep, ours", partial(backend.release_stale, "active", 100, 3))
+        assert len(found) == PASSED, f"swept {len(found)} of {PASSED}"
+        watch.note("sweep, AsyncMQ", theirs("sweep", "active", PASSED))
+        moved = watch.time("promote, ours", partial(backend.promote_due, "delayed", 100))
+        assert len(moved) == PASSED, f"promoted {len(moved)} of {PASSED}"
+        watch.note("promote, AsyncMQ", theirs("promote", "delayed", PASSED))
+        key = Dedup(f"key{turn}")
+        watch.time("dedup, ours", partial(keyed.enqueue, noop, dedup=key))
+        watch.note("dedup, AsyncMQ", theirs("add_keyed", "about", 1))
+        backend.drain("active", False, 1000)
+        theirs("run", "active", PASSED)
 
 
 def main() -> None:
