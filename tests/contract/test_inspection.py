@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mayflymq.backends.base import COUNT_CAP, MAX_WORKERS_SHOWN
+from mayflymq.backends.base import COUNT_CAP, MAX_PRIORITIES_SEEN, MAX_WORKERS_SHOWN
 from mayflymq.model import Capabilities, Counts, QueueInfo, Severity, State, WorkerInfo
 
 from .bench import STALE, Bench, pages
@@ -153,6 +153,47 @@ def test_a_queue_at_a_glance(q: Bench) -> None:
         q.beat(claim)
     q.clock.advance(STALE - 1)
     assert q.info().oldest_heartbeat_age_ms == STALE - 1
+
+
+@pytest.mark.promise("A5")
+def test_the_oldest_wait_is_that_of_a_priority_that_starves(q: Bench) -> None:
+    q.enqueue("starving", priority=9)
+    q.clock.advance(50)
+    for n in range(3):
+        q.enqueue(f"urgent-{n}", priority=1)
+        q.clock.advance(10)
+    assert q.info().oldest_waiting_age_ms == 80
+    q.remove("starving")
+    assert q.info().oldest_waiting_age_ms == 30
+    q.take(1)
+    assert q.info().oldest_waiting_age_ms == 20
+    q.take(2)
+    assert q.info().oldest_waiting_age_ms is None
+
+
+@pytest.mark.promise("A5")
+def test_a_job_waits_since_it_is_due_or_was_retried(q: Bench) -> None:
+    q.enqueue("later", delay_ms=100)
+    q.clock.advance(130)
+    assert q.info().oldest_waiting_age_ms is None, "nobody promoted it yet"
+    q.promote()
+    assert q.info().oldest_waiting_age_ms == 30
+    q.remove("later")
+    q.ended("failed", "fail")
+    q.clock.advance(1000)
+    q.replay("failed")
+    q.clock.advance(7)
+    assert q.info().oldest_waiting_age_ms == 7
+
+
+@pytest.mark.promise("A5")
+def test_the_oldest_wait_is_looked_for_in_the_first_priorities(q: Bench) -> None:
+    q.enqueue("last", priority=MAX_PRIORITIES_SEEN)
+    q.clock.advance(1)
+    q.enqueue(*(q.new(f"{n}", priority=n) for n in range(1, MAX_PRIORITIES_SEEN)))
+    assert q.info().oldest_waiting_age_ms == 1
+    q.enqueue("first", priority=-1)
+    assert q.info().oldest_waiting_age_ms == 0
 
 
 @pytest.mark.promise("A5")

@@ -15,7 +15,7 @@ import pytest
 from localstack.servers import free_port
 from mayflymq.backends.redis import connection as implementation
 from mayflymq.backends.redis.backend import REPEATABLE
-from mayflymq.errors import BackendError
+from mayflymq.errors import BackendError, TaskTimeout
 from mayflymq.model import Enqueued, SettleResult
 from tests.contract.bench import Bench
 from tests.contract.harness import ROOT
@@ -296,6 +296,30 @@ def test_a_forked_child_opens_its_own_connection(store: Store) -> None:
         timeout=60,
     )
     assert (ran.stdout, ran.returncode) == ("3 1\n", 0), ran.stderr
+
+
+@pytest.mark.promise("F2", backends=REDIS)
+@pytest.mark.parametrize("name", ["send_packed_command", "read_response"])
+def test_an_interrupted_call_leaves_no_answer_behind(
+    store: Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """TaskTimeout may be raised anywhere; what the server then answers is nobody's."""
+    q = store.bench()
+    q.enqueue("a", "b")
+    connection = q.backend._connection.client().connection  # type: ignore[attr-defined]
+    send = connection.send_packed_command
+
+    def interrupted(*words: Any, **_options: Any) -> None:
+        if name == "send_packed_command":
+            send(*words)
+        raise TaskTimeout("now")
+
+    monkeypatch.setattr(connection, name, interrupted)
+    with pytest.raises(TaskTimeout):
+        q.info()
+    monkeypatch.undo()
+    assert q.take() == ["a"]
+    assert q.info().counts.active == 1
 
 
 def test_nothing_is_connected_before_the_first_call(store: Store) -> None:

@@ -249,6 +249,36 @@ def test_defaults_need_not_be_given() -> None:
     task(send).bind(("a",), {})
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda: 0,
+        lambda a: 0,
+        lambda a, b=1: 0,
+        lambda a=1, b=2: 0,
+        lambda a, /, b: 0,
+        lambda *a: 0,
+        lambda a, *b: 0,
+        lambda **a: 0,
+        lambda a, **b: 0,
+        lambda a, *, b: 0,
+        lambda a, *, b=1: 0,
+        lambda *a, b: 0,
+    ],
+)
+def test_a_count_of_arguments_decides_as_binding_them_does(fn: Callable[..., int]) -> None:
+    made = Task(name="t", fn=fn)
+    for count in range(5):
+        for kwargs in ({}, {"b": 1}, {"c": 1}):
+            try:
+                inspect.signature(fn).bind(*range(count), **kwargs)
+            except TypeError:
+                with pytest.raises(InvalidJob, match="task 't'"):
+                    made.bind(range(count), kwargs)
+            else:
+                made.bind(range(count), kwargs)
+
+
 # Enqueueing
 
 
