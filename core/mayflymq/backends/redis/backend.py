@@ -1,7 +1,7 @@
 """Redis and Valkey: one server-side script a transition (promise C11), one round trip a call (promise F5).
 
-The scripts are in `lua/`, one file each; `_common.lua` is put before every one. They run on the server's
-clock (promise F4). Keys are explained in `keys.py` and in docs/backends.md.
+The scripts are in `lua/`, one file each, behind the parts that they share (`lua/_*.lua`). They run on the
+server's clock (promise F4). Keys are explained in `keys.py` and in docs/backends.md.
 """
 
 from __future__ import annotations
@@ -145,10 +145,8 @@ class RedisBackend:
         again."""
         if self._broker and queue not in self._delivering:
             self._enable_broker(queue)
-        answer = self._run(name, queue, *asked, blobs=blobs)
-        if answer == b"UNREGISTERED":
-            self._register(queue)
-            answer = self._run(name, queue, *asked, blobs=blobs)
+        while (answer := self._run(name, queue, *asked, blobs=blobs)) == b"UNREGISTERED":
+            self._register(queue)  # more than once where the queue is dropped in between
         return answer
 
     def _run(self, name: str, queue: str, *asked: Any, blobs: Sequence[bytes] = ()) -> Any:
