@@ -341,6 +341,8 @@ def task(
         if not callable(fn):
             raise ConfigurationError(f"@task is for functions, not {shown(fn)}; its settings go by name")
         called = getattr(fn, "__name__", None) if name is None else name
+        if name is None and called == "<lambda>":
+            raise ConfigurationError("a lambda has no name to store jobs under: give one with task(name=...)")
         made = Task(
             name=called,  # type: ignore[arg-type]  # checked by Task
             fn=fn,

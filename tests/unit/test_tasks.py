@@ -153,6 +153,14 @@ def test_what_is_no_function_is_refused() -> None:
     assert task(name="half")(functools.partial(send, "a"))("x") == "a:x:1"
 
 
+def test_a_lambda_needs_a_name(registry: Registry) -> None:
+    for make in (task, task(priority=1)):
+        with pytest.raises(ConfigurationError, match=r"a lambda has no name .* task\(name="):
+            make(lambda: 1)
+    assert list(registry) == []
+    assert task(name="one")(lambda: 1).name == "one"
+
+
 # The registry
 
 
