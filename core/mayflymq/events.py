@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .errors import ConfigurationError
-from .model import JobError, State
+from .model import JobError, State, shown
 
 log = logging.getLogger("mayflymq")
 
@@ -58,8 +58,10 @@ def listen(listener: Listener, *names: str) -> Callable[[], None]:
     change.
 
     Returns a function that takes the listener away again. Raises ConfigurationError for a name that no event
-    has.
+    has, and for a listener that cannot be called.
     """
+    if not callable(listener):
+        raise ConfigurationError(f"a listener is a function of one event, not {shown(listener)}")
     for name in names:
         if name not in NAMES:
             raise ConfigurationError(f"{name!r} is no event; the events are {', '.join(NAMES)}")

@@ -28,7 +28,7 @@ from .model import (
     StoredSchedule,
     check_int,
 )
-from .queue import Queue
+from .queue import Queue, check_backend
 
 log = logging.getLogger("mayflymq")
 
@@ -113,8 +113,8 @@ def sweep(
 ) -> SweepReport:
     """Recovers the stale jobs of these queues (None: of all), `limit` in each call to the store, until none
     is left or `remaining_ms()` leaves no more than the margin. A job that stalled more than `max_stalls`
-    times fails (C14). Then removes the jobs that are past their retention, at most RETIRED_A_SWEEP a queue
-    and kind (A6).
+    times fails (C14). Then removes the jobs that are past their retention, at most 1,000 a queue and kind
+    (A6).
 
     Raises the store's error only when it cannot say which queues there are, ConfigurationError for settings
     that cannot work.
@@ -247,6 +247,7 @@ def _each_queue(
     def in_time() -> bool:
         return remaining_ms is None or remaining_ms() > margin_ms
 
+    check_backend(backend)
     infos = {info.name: info for info in backend.queues()} if names is None else dict.fromkeys(names)
     turns: deque[tuple[str, set[str] | None]] = deque((name, None) for name in infos)
     turns.rotate(_chance())

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, Unpack
 
 from . import codec, events, lifecycle, model, schedules
 from .backends.base import Backend, open_backend
-from .errors import ConfigurationError, InvalidJob
+from .errors import ConfigurationError, InvalidJob, redacted
 from .events import Event, emit
 from .model import (
     MAX_BATCH,
@@ -91,10 +91,11 @@ def connect(backend: str | Backend, *, doorbell: Doorbell | None = None) -> Back
     """Sets the backend (or its URL) that this process uses where none is given, and returns it; and the
     doorbell that every queue rings which has none of its own.
 
-    Nothing is connected before the first call. Raises ConfigurationError for a URL that names no backend.
+    Nothing is connected before the first call. Raises ConfigurationError for a URL that names no backend, and
+    for None.
     """
     global _default, _doorbell
-    _default = open_backend(backend) if isinstance(backend, str) else backend
+    _default = open_backend(backend) if isinstance(backend, str) else check_backend(backend)
     _doorbell = doorbell
     return _default
 
@@ -120,6 +121,18 @@ def default_backend() -> Backend:
     return connect(url)
 
 
+def check_backend(backend: Backend) -> Backend:
+    """Returns the backend; raises ConfigurationError when it is a URL that was not opened, or None."""
+    if isinstance(backend, str):
+        url = repr(redacted(backend)) if "://" in backend else "url"
+        raise ConfigurationError(f"text is no backend; give a backend: open_backend({url})")
+    if backend is None:
+        raise ConfigurationError(
+            "None is no backend (a variable that is not set reads as None); give a backend: open_backend(url)"
+        )
+    return backend
+
+
 def new_id() -> str:
     """A fresh id: a version 7 UUID as text (RFC 9562), so ids made later sort later.
 
@@ -142,7 +155,7 @@ _UNKNOWN = Task(name="unknown", fn=_unknown)
 class Queue:
     """One queue on one backend (the default one where none is given, see `connect`).
 
-    Raises InvalidJob for a name that a queue cannot have.
+    Raises InvalidJob for a name that a queue cannot have, ConfigurationError for a URL in place of a backend.
     """
 
     def __init__(
@@ -155,7 +168,7 @@ class Queue:
     ) -> None:
         self.name = check_queue(name)
         self.max_payload_bytes = check_int("max_payload_bytes", max_payload_bytes, 1, MAX_TIME)
-        self._backend = backend
+        self._backend = None if backend is None else check_backend(backend)
         self._doorbell = doorbell
 
     @property
@@ -255,12 +268,15 @@ class Queue:
         """Enqueues many jobs, each accepted or refused by itself (G4): the answers have the order of the
         specs.
 
-        Sent in parts of at most 1,000. Raises BackendError when the store fails; the parts sent before it
-        stay, so give each job a job_id where the call may be repeated (D6).
+        Sent in parts of at most 1,000. Raises InvalidJob, and writes nothing, when one of them is no JobSpec;
+        BackendError when the store fails: the parts sent before it stay, so give each job a job_id where the
+        call may be repeated (D6).
         """
         answers: list[Enqueued | None] = []
         jobs: list[NewJob] = []
         for spec in specs:
+            if not isinstance(spec, JobSpec):
+                raise _no_spec(len(answers), spec)
             try:
                 jobs.append(self.job(spec.task, spec.args, spec.kwargs, **spec.options))
                 answers.append(None)
@@ -312,6 +328,8 @@ class Queue:
         ids: dict[str, str] = {}
         parents: dict[str, tuple[str, ...]] = {}
         for name, spec in specs.items():
+            if not isinstance(spec, JobSpec):
+                raise _no_spec(name, spec)
             job_id = spec.options.get("job_id")
             ids[check_text("a name in a flow", name)] = name if job_id is None else job_id
             parents[name] = _many("depends_on", spec.options.get("depends_on", ()))
@@ -672,6 +690,11 @@ def _checked(what: str, value: T, kind: type) -> T:
     if not isinstance(value, kind) or isinstance(value, str | bytes):
         raise InvalidJob(f"{what} must be a {kind.__name__.lower()}, not {type(value).__name__}")
     return value
+
+
+def _no_spec(place: object, value: object) -> InvalidJob:
+    kind = type(value).__name__
+    return InvalidJob(f"job {shown(place)} must be a JobSpec, JobSpec(task, args, kwargs), not a {kind}")
 
 
 def _many(what: str, value: object) -> tuple[Any, ...]:

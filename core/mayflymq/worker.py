@@ -41,6 +41,7 @@ from .model import (
     check_text,
     duration_ms,
 )
+from .queue import check_backend
 from .tasks import CurrentJob, Registry, Task, registry, run_as
 
 log = logging.getLogger("mayflymq")
@@ -111,6 +112,7 @@ def claim_and_run(
     Raises ConfigurationError for settings that cannot work, and the store's error when no queue could be
     claimed from. A KeyboardInterrupt is raised again when everything held is settled or released.
     """
+    check_backend(backend)
     if not enable_stalled_check and remaining_ms is None:
         raise ConfigurationError(
             "enable_stalled_check is off and there is no deadline, so no claim would ever go stale: "

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,13 @@ def test_removing_takes_away_one_registration_and_may_be_repeated() -> None:
 def test_a_name_that_no_event_has_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"'job:done' is no event; .*job:completed"):
         listen(print, "job:done")
+
+
+def test_what_cannot_be_called_is_no_listener() -> None:
+    wrong: Any = "job:failed"
+    with pytest.raises(ConfigurationError, match=r"a listener is a function .* not 'job:failed'"):
+        listen(wrong)
+    assert not events.heard()
 
 
 @pytest.mark.promise("G5")

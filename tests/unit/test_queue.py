@@ -16,6 +16,7 @@ from mayflymq import codec, events, model, queue, tasks
 from mayflymq.backends.base import Backend, open_backend
 from mayflymq.errors import ConfigurationError, InvalidJob, PayloadTooLarge
 from mayflymq.events import Event, listen
+from mayflymq.maintenance import promote, sweep
 from mayflymq.model import (
     MAX_BATCH,
     MAX_TIME,
@@ -46,6 +47,7 @@ from mayflymq.model import (
 )
 from mayflymq.queue import Queue, connect, default_backend, new_id
 from mayflymq.tasks import JobSpec, Registry, task
+from mayflymq.worker import claim_and_run
 
 ERROR = JobError("ValueError", "no")
 numbers = iter(range(10**9))
@@ -286,6 +288,15 @@ def test_many_jobs_are_accepted_or_refused_each_by_itself(emails: Queue) -> None
     assert "nobody" in str(answers[3].reason)
 
 
+def test_what_is_no_spec_is_refused_by_its_place_and_nothing_is_written(emails: Queue) -> None:
+    specs: Any = [JobSpec("add"), ("add", 1)]
+    with pytest.raises(InvalidJob, match=r"^job 1 must be a JobSpec.*not a tuple$"):
+        emails.enqueue_many(specs)
+    with pytest.raises(InvalidJob, match=r"^job 'b' must be a JobSpec.*not a tuple$"):
+        emails.enqueue_flow(dict(zip("ab", specs, strict=True)))
+    assert emails.info().counts.waiting == 0
+
+
 def test_many_jobs_are_sent_in_parts(emails: Queue) -> None:
     answers = emails.enqueue_many(JobSpec("send", [n]) for n in range(2 * MAX_BATCH + 1))
     assert len({answer.job_id for answer in answers}) == 2 * MAX_BATCH + 1
@@ -363,6 +374,31 @@ def test_a_bad_url_is_refused_without_its_password() -> None:
     with pytest.raises(ConfigurationError, match="names no backend") as caught:
         connect("nosuch://user:S3CRET@host")
     assert "S3CRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda backend: Queue("emails", backend),
+        lambda backend: claim_and_run(backend, ["emails"]),
+        sweep,
+        promote,
+    ],
+    ids=["Queue", "claim_and_run", "sweep", "promote"],
+)
+def test_a_url_in_place_of_a_backend_is_refused(call: Callable[[Any], object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"open_backend\('redis://ada:\*\*\*@host'\)$"):
+        call("redis://ada:hunter2@host")
+    with pytest.raises(ConfigurationError, match=r"open_backend\(url\)$"):
+        call("hunter2")
+
+
+@pytest.mark.parametrize("call", [connect, lambda backend: claim_and_run(backend, ["emails"]), sweep])
+def test_nothing_in_place_of_a_backend_is_refused(call: Callable[[Any], object]) -> None:
+    before = connect(f"memory://test_queue_{next(numbers)}")
+    with pytest.raises(ConfigurationError, match=r"None is no backend .* open_backend\(url\)$"):
+        call(os.environ.get("MAYFLYMQ_NOT_SET"))
+    assert default_backend() is before
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.dlq", None])
