@@ -259,8 +259,8 @@ def _check_kind(what: str, value: object, kind: type) -> None:
 class NewJob:
     """A job as a producer hands it over. `payload` is opaque to every backend: the codec wrote it.
 
-    Due `delay_ms` after the store's now, or at `run_at`, whichever is given; neither, or a past time, means
-    now.
+    Due `delay_ms` after the store's now, or at `run_at` (milliseconds since 1970 in UTC), whichever is given;
+    neither, or a past time, means now.
     """
 
     id: str
@@ -311,7 +311,8 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as the store holds it.
+    """A job as the store holds it. Its times (`run_at` and all others in `_at`) are milliseconds since 1970
+    in UTC, by the store's clock.
 
     `deliveries` counts claims, `failures` handlers that failed, `stalls` workers that vanished, `replays`
     manual retries; only a manual retry resets failures and stalls, and nothing resets deliveries. `run_at` is
@@ -422,7 +423,7 @@ MAX_SCHEDULE_ID = 200
 
 @dataclass(frozen=True, slots=True)
 class StoredSchedule:
-    """A schedule as the store holds it.
+    """A schedule as the store holds it. Times are milliseconds since 1970 in UTC.
 
     `revision` is another one after each put, and none that a schedule of this id had before, also one that
     was removed. `next_slot` is None until a promoter has planned it from `changed_at`. `last_slot` is the
@@ -449,7 +450,12 @@ class DueSchedules:
 
 
 class EnqueueStatus(StrEnum):
-    """What became of one job of an enqueue call."""
+    """What became of one job of an enqueue call.
+
+    CREATED; DUPLICATE_ID: a job of this id is there, and nothing changed; DEDUPLICATED: another job holds the
+    key, and nothing was written; REPLACED: it was written in place of the key's holder; REFUSED: nothing was
+    written, and `reason` says why.
+    """
 
     CREATED = "created"
     DUPLICATE_ID = "duplicate_id"

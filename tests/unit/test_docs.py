@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import mayflymq
 from mayflymq import Retention, claim_and_run, events
 from mayflymq.backends.redis import keys
 from mayflymq.model import State
@@ -173,6 +174,13 @@ def test_the_reference_is_made_from_signatures_and_docstrings() -> None:
     for said in ("max_retries: int = 3", "### Queue.enqueue_flow", "stalled_threshold_ms: int = 30000"):
         assert said in page
     assert not re.search(r"0x[0-9a-f]{6}|<factory>|<class", page)
+
+
+def test_the_reference_has_an_entry_for_whatever_the_package_exports() -> None:
+    entries = set(re.findall(r"^### (\w+)", text_of("reference.md"), re.MULTILINE))
+    assert entries - set(mayflymq.__all__) == set(), "the page says that all of it is imported from mayflymq"
+    # The contract for those who write a backend, and the instance of Registry.
+    assert set(mayflymq.__all__) - entries == {"Backend", "registry"}
 
 
 HEADINGS = {"memory": "Memory", "sqlite": "SQLite", "redis": "Redis"}
