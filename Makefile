@@ -14,7 +14,7 @@ help: ## show these targets
 
 setup: .venv/package.stamp .venv-sam/deps.stamp .venv-emulators/deps.stamp servers ## install what the other targets need (they do it themselves)
 
-demo: .venv/package.stamp $(if $(filter redis,$(BACKEND)),servers) ## run the demonstration (BACKEND=name for another backend than the embedded one)
+demo: .venv/package.stamp $(if $(filter redis,$(BACKEND)),servers) ## run the demonstration (BACKEND=sqlite, the default, or redis, on a server of its own)
 	@$(BIN)/python examples/demo.py $(if $(BACKEND),--backend $(BACKEND))
 
 test: setup artifacts ## run all tests, then hold the promise table
@@ -33,10 +33,10 @@ soak: .venv/package.stamp ## play a BACKEND against the model of the contract fo
 servers: ## install the servers that the tests start (Debian and Ubuntu; elsewhere install redis by hand)
 	@command -v redis-server >/dev/null || command -v valkey-server >/dev/null || { $(APT_GET) update && $(APT_GET) install redis-server; }
 
-up: .venv/package.stamp ## start local servers: containers where Docker answers, else native programs
-	@$(BIN)/python -m localstack.servers up
+up: .venv/package.stamp ## start a local Redis (PORT=6379), with other servers as containers where Docker answers
+	@$(BIN)/python -m localstack.servers up $(if $(PORT),--port $(PORT))
 
-down: .venv/package.stamp ## stop them
+down: .venv/package.stamp ## stop what `make up` started and delete its data
 	@$(BIN)/python -m localstack.servers down
 
 APT_GET = $(if $(filter-out 0,$(shell id -u)),sudo) env DEBIAN_FRONTEND=noninteractive apt-get -qq -y

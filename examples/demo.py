@@ -60,8 +60,9 @@ def demonstrate(queue: Queue, files: list[str]) -> list[str]:
     began = time.monotonic()
     with Progress(console=console) as bar:
         enqueue(queue, jobs, bar)
-        bar.print(f"enqueued {len(jobs):,} jobs in HTTP requests: one a file below {LIBRARY},")
-        bar.print("which counts its lines and bytes and takes its SHA-256, and one that fails on purpose")
+        bar.print(f"enqueued {len(jobs):,} jobs in HTTP requests: one that fails on purpose, and for each")
+        # Unwrapped, as a path in two parts is none.
+        bar.print(f"file below {LIBRARY} one that takes its SHA-256 and counts its lines", soft_wrap=True)
         held = kill_one_that_holds_jobs(queue)
         bar.print(f"killed a worker that held {held} jobs: it could not tell the store")
         reports = work_until_done(queue, len(jobs), bar)
@@ -267,8 +268,10 @@ def store(backend: str) -> Iterator[str]:
 
         with RedisServer() as server:
             yield server.url
-    else:
+    elif "://" in backend:
         yield backend
+    else:
+        sys.exit("BACKEND (--backend) is sqlite or redis, or the URL of a server")
 
 
 def main() -> None:
@@ -298,7 +301,7 @@ def main() -> None:
         try:
             backend = open_backend(url)
             if not backend.capabilities.shared:
-                sys.exit("the demonstration needs a backend that several processes share")
+                sys.exit("the demonstration needs a backend that several processes share: sqlite or redis")
             queue = Queue(name, backend)
             wrong = demonstrate(queue, library_files(options.files))
             queue.drop(force=True)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -35,13 +36,15 @@ def test_a_killed_worker_costs_no_job_and_the_demo_leaves_nothing_behind(
     assert done.stderr == ""
     assert "all 40 stored results equal hashlib's, and the counts add up" in done.stdout
     assert done.stdout.splitlines()[-1] == "next: docs/quickstart.md"
+    assert f"file below {sysconfig.get_path('stdlib')} " in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_backend_that_cannot_work_is_one_line(tmp_path: Path) -> None:
-    for backend in ("memory://demo", "nosuch"):
+    for backend in ("memory://demo", "memory", "postgres", "nosuch"):
         done = run_demo(tmp_path, "--backend", backend)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+        assert "sqlite or redis" in done.stderr
 
 
 @pytest.fixture(scope="module")
