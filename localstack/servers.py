@@ -187,7 +187,10 @@ def up(state: Path = STATE, port: int = REDIS_PORT) -> None:
     if "redis" in known and _redis_pid(known["redis"]["port"]) == known["redis"]["pid"]:
         print(f"redis      runs already: {known['redis']['url']}")
     elif _listens(port):
-        raise ServerError(f"something listens on port {port} already; if it is Redis, just use it")
+        raise ServerError(
+            f"something listens on port {port} already. Choose another: make up PORT={port + 1}; or use what is "
+            f"there, if it is a Redis: {_export(f'redis://127.0.0.1:{port}/0')}"
+        )
     else:
         server = RedisServer(port=port)
         try:
@@ -198,8 +201,25 @@ def up(state: Path = STATE, port: int = REDIS_PORT) -> None:
         state.parent.mkdir(parents=True, exist_ok=True)
         state.write_text(json.dumps({"redis": server.leave()}))
         print(f"redis      {server.url}")
-    for name in ("postgres", "mongodb", "rabbitmq", "localstack"):
-        print(f"{name:<10} not started: it needs a Docker engine")
+    print(_export(_started(state)["redis"]["url"]))
+    print("Redis only: the other servers need a Docker engine")
+
+
+def _export(url: str) -> str:
+    """The line for a shell that makes the library and the command use a server."""
+    return f"export MAYFLYMQ_BACKEND_URL={url}"
+
+
+def _containers(do: str, port: int) -> int:
+    """`up` or `down` by Docker; returns its exit code."""
+    env = os.environ | {"REDIS_PORT": str(port)}
+    code = subprocess.run([*COMPOSE, do, *(("-d", "--wait") if do == "up" else ())], env=env).returncode
+    if do == "up":
+        if code == 0:
+            print(_export(f"redis://127.0.0.1:{port}/0"))
+        else:
+            print(f"if port {port} is taken, choose another: make up PORT={port + 1}", file=sys.stderr)
+    return code
 
 
 def down(state: Path = STATE) -> None:
@@ -248,14 +268,16 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m localstack.servers", description="local servers")
     parser.add_argument("do", choices=("up", "down"))
-    do = parser.parse_args(arguments).do
+    parser.add_argument("--port", type=int, default=REDIS_PORT, help="where Redis listens")
+    options = parser.parse_args(arguments)
+    do = options.do
     try:
         if do == "down":
             down()  # also where an engine answers by now and did not when they were started
         if has_docker():
-            return subprocess.run([*COMPOSE, do, *(("-d", "--wait") if do == "up" else ())]).returncode
+            return _containers(do, options.port)
         if do == "up":
-            up()
+            up(port=options.port)
     except ServerError as error:
         print(error, file=sys.stderr)
         return 1

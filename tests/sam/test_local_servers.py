@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ def pid_at(port: int) -> int | None:
     return servers._redis_pid(port)
 
 
-def test_up_starts_once_and_down_stops_and_deletes(tmp_path: Path) -> None:
+def test_up_starts_once_and_down_stops_and_deletes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     state, port = tmp_path / "build" / "servers.json", free_port()
     up(state, port)
     try:
@@ -22,6 +25,8 @@ def test_up_starts_once_and_down_stops_and_deletes(tmp_path: Path) -> None:
         assert pid == record["pid"]
         up(state, port)
         assert pid_at(port) == pid
+        line = f"export MAYFLYMQ_BACKEND_URL=redis://127.0.0.1:{port}/0\n"
+        assert capsys.readouterr().out.count(line) == 2
     finally:
         down(state)
     assert pid_at(port) is None
@@ -30,10 +35,10 @@ def test_up_starts_once_and_down_stops_and_deletes(tmp_path: Path) -> None:
     down(state)
 
 
-def test_a_taken_port_is_named(tmp_path: Path) -> None:
+def test_a_taken_port_is_named_with_a_way_to_choose_another(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(ServerError, match=f"port {port}"):
+        with pytest.raises(ServerError, match=rf"port {port} .*make up PORT={port + 1}\b"):
             up(tmp_path / "servers.json", port)
 
 
@@ -44,3 +49,22 @@ def test_down_leaves_a_server_alone_that_it_did_not_start(tmp_path: Path) -> Non
         state.write_text(json.dumps(record))
         down(state)
         assert pid_at(other.port) is not None
+
+
+@pytest.mark.parametrize(("code", "says"), [(0, "export MAYFLYMQ_BACKEND_URL="), (1, "make up PORT=6391")])
+def test_with_docker_the_port_is_the_container_s(
+    code: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ports = []
+
+    def compose(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        ports.append(env["REDIS_PORT"])
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(servers, "has_docker", lambda: True)
+    monkeypatch.setattr(servers.subprocess, "run", compose)
+    assert servers.main(["up", "--port", "6390"]) == code
+    assert ports == ["6390"]
+    assert "${REDIS_PORT:-6379}:6379" in (servers.HERE / "compose.yaml").read_text(encoding="utf-8")
+    printed = capsys.readouterr()
+    assert says in printed.out + printed.err
