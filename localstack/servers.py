@@ -188,8 +188,8 @@ def up(state: Path = STATE, port: int = REDIS_PORT) -> None:
         print(f"redis      runs already: {known['redis']['url']}")
     elif _listens(port):
         raise ServerError(
-            f"something listens on port {port} already. Choose another: make up PORT={port + 1}; or use what is "
-            f"there, if it is a Redis: {_export(f'redis://127.0.0.1:{port}/0')}"
+            f"something listens on port {port} already. Choose another: make up PORT={port + 1}; or use what "
+            f"is there, if it is a Redis: {_export(f'redis://127.0.0.1:{port}/0')}"
         )
     else:
         server = RedisServer(port=port)
