@@ -22,10 +22,11 @@ from mayflymq import (
     NewJob,
     Queue,
     State,
+    UnknownTask,
     open_backend,
 )
 from mayflymq.aws import http
-from mayflymq.aws.documents import FIELDS, Intake
+from mayflymq.aws.documents import FIELDS, MAX_TOLD_BYTES, Intake
 from mayflymq.aws.http import Api, flavour_of
 from mayflymq.aws.openapi import description
 from mayflymq.backends.base import Backend
@@ -531,7 +532,27 @@ def test_unknown_and_internal_tasks_are_refused_alike(client: Client) -> None:
     for answer in (unknown, internal):
         assert_problem(answer, 422, "unknown-task", ["task"])
     assert unknown.body["detail"].replace("external", "internal") == internal.body["detail"]
-    assert "send" not in unknown.body["detail"]
+    assert unknown.body["detail"].endswith("MAYFLYMQ_TASKS decides which can: send")
+
+
+def test_of_many_tasks_some_are_named_to_who_asks_for_another(one: Client) -> None:
+    tasks = Registry()
+    for number in range(30):
+        tasks.add(Task(name=f"t{number:02}", fn=send, http=number != 5))
+    told = str(refused(Intake(one.backend, tasks=tasks)))
+    named = [f"t{number:02}" for number in range(21) if number != 5]
+    assert told.endswith(f"decides which can: {', '.join(named)}, ...")
+    long = Registry()
+    for number in range(30):
+        long.add(Task(name=f"{number:02}" + "\u00e9" * 250, fn=send))
+    assert len(json.dumps(str(refused(Intake(one.backend, tasks=long))))) < MAX_TOLD_BYTES / 2 + 50
+    assert str(refused(Intake(one.backend, tasks=Registry()))).endswith("decides which can: none")
+
+
+def refused(intake: Intake) -> UnknownTask:
+    with pytest.raises(UnknownTask) as caught:
+        intake.job(intake.queue("emails"), {"task": "nobody"}, http=True)
+    return caught.value
 
 
 def test_a_payload_that_is_too_large(client: Client) -> None:

@@ -44,6 +44,8 @@ MAX_TOLD_BYTES = 1500
 MAX_DETAIL_BYTES = 400
 MAX_UNKNOWN = 10
 """How many fields that no job has are told."""
+MAX_TASKS = 20
+"""How many of the tasks that there are are told to who asks for another."""
 
 
 class InvalidRequest(InvalidJob):
@@ -139,8 +141,14 @@ class Intake:
     def _task(self, name: str, *, http: bool) -> Any:
         task = self.tasks.get(name) if name in self.tasks else None
         if task is None or (http and not task.http):
-            # One answer for both, and no list of names: the network learns nothing of what is kept from it.
-            raise UnknownTask(f"no task {ascii(name)[:80]} can be enqueued here")
+            # One answer for both: the network learns nothing of the tasks that are kept from it.
+            able = [known for known in self.tasks if not http or self.tasks.get(known).http]
+            told = ", ".join(able[:MAX_TASKS]) + (", ..." if len(able) > MAX_TASKS else "")
+            text = (
+                f"no task {ascii(name)[:80]} can be enqueued here; the function's MAYFLYMQ_TASKS decides "
+                f"which can: {told or 'none'}"
+            )
+            raise UnknownTask(head(text, MAX_TOLD_BYTES // 2))  # a problem document says it twice
         return task
 
 
