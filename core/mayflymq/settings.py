@@ -7,16 +7,25 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .codec import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
 from .errors import ConfigurationError
-from .model import MAX_BATCH, check_queue
+from .model import MAX_BATCH, check_queue, shown
 
 PREFIX = "MAYFLYMQ_"
 DAY = 86_400.0
 MAX_RETENTION = 36_500 * DAY
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+# What a value must be that pydantic cannot read as the setting's type.
+MUST_BE = {
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number of seconds, without a unit",
+    "bool_parsing": "true or false",
+}
 
 Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 
@@ -92,6 +101,8 @@ def _weights(text: str) -> dict[str, int]:
     weights: dict[str, int] = {}
     for part in text.split(","):
         name, colon, weight = (piece.strip() for piece in part.partition(":"))
+        if not name and not colon:
+            raise ValueError(f"{shown(text)} has an empty entry")
         if check_queue(name) in weights:
             raise ValueError(f"names the queue {name} twice")
         if colon and not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= 1000):
@@ -111,13 +122,21 @@ def load_settings(*, called: Mapping[str, str] | None = None, **explicit: Any) -
     try:
         return Settings(**given)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        wrong = [
-            f"{_source(fault['loc'], given, names)}: {fault['msg'].removeprefix('Value error, ')}"
-            for fault in faults
-        ]
+        faults = error.errors(include_url=False, include_context=False)
+        wrong = [f"{_source(fault['loc'], given, names)}: {_what_is_wrong(fault)}" for fault in faults]
         # Not chained: pydantic's own error says the same at length, and must never show a value.
         raise ConfigurationError("; ".join(wrong)) from None
+
+
+def _what_is_wrong(fault: ErrorDetails) -> str:
+    """The fault in our words, with the value, unless that is the backend's URL."""
+    if fault["loc"] == ("backend_url",):
+        empty = fault["type"] == "string_too_short"
+        return "the URL is empty" if empty else "the URL must be text"
+    said = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] in MUST_BE:
+        said = f"Input should be {MUST_BE[fault['type']]}"
+    return said.replace("Input should be", f"{shown(fault['input'])} must be")
 
 
 def _source(place: tuple[int | str, ...], given: Mapping[str, Any], names: Mapping[str, str]) -> str:

@@ -75,25 +75,26 @@ def test_without_queues_they_are_those_of_the_tasks() -> None:
         ("queues", "a:٣", "weight"),
         ("queues", "a:1:2", "weight"),
         ("queues", "a b", "cannot name a queue"),
-        ("queues", "a,,b", "cannot name a queue"),
+        ("queues", "a,,b", "'a,,b' has an empty entry"),
         ("queues", "q.dlq", "cannot name a queue"),
         ("log_level", "LOUD", "must be one of DEBUG, INFO"),
         ("stalled_threshold", "0", "greater than 0"),
         ("stalled_threshold", "nan", "finite"),
         ("stalled_threshold", "inf", "finite|less than"),
-        ("stalled_threshold", "soon", "number"),
+        ("stalled_threshold", "soon", "'soon' must be a number of seconds, without a unit$"),
         ("margin", "-1", "greater than or equal to 0"),
         ("max_stalls", "-1", "greater than or equal to 0"),
-        ("concurrency", "0", "greater than or equal to 1"),
+        ("concurrency", "0", "'0' must be greater than or equal to 1"),
+        ("concurrency", "two", "'two' must be a whole number$"),
         ("prefetch", "1001", "less than or equal to 1000"),
         ("limit", "0", "greater than or equal to 1"),
         ("sweep_limit", "1001", "less than or equal to 1000"),
         ("promote_limit", "0", "greater than or equal to 1"),
-        ("max_payload_bytes", "1.5", "integer"),
-        ("enable_stalled_check", "perhaps", "boolean"),
+        ("max_payload_bytes", "1.5", "'1.5' must be a whole number$"),
+        ("enable_stalled_check", "perhaps", "'perhaps' must be true or false$"),
         ("retention_completed", "-1", "greater than or equal to 0"),
         ("retention_failed", "inf", "finite|less than"),
-        ("retention_failed", "14d", "number"),
+        ("retention_failed", "14d", "'14d' must be a number of seconds, without a unit$"),
     ],
 )
 def test_a_wrong_setting_names_its_variable(
@@ -116,6 +117,11 @@ def test_what_was_given_is_named_as_whoever_gave_it_knows_it(monkeypatch: pytest
     monkeypatch.setenv("MAYFLYMQ_CONCURRENCY", "4")  # right, and not what was used
     with pytest.raises(ConfigurationError, match=r"^--queue: .*; concurrency: .*; MAYFLYMQ_LIMIT: [^;]*$"):
         load_settings(called={"queues": "--queue"}, queues="a:0", concurrency=0)
+
+
+def test_an_empty_url_that_is_given_is_no_default() -> None:
+    with pytest.raises(ConfigurationError, match=r"^--backend: the URL is empty$"):
+        load_settings(called={"backend_url": "--backend"}, backend_url="")
 
 
 def test_a_setting_that_does_not_exist_is_refused() -> None:
