@@ -141,6 +141,9 @@ class Task(Generic[P, R]):
 
     def options(self, *, queue: str | None = None, **options: Unpack[JobOptions]) -> Bound[P, R]:
         """This task with options for the jobs to come: `send.options(delay=10).enqueue("a@b")`."""
+        if unknown := sorted(options.keys() - JobOptions.__annotations__.keys()):
+            known = ", ".join(("queue", *JobOptions.__annotations__))
+            raise TypeError(f"there is no option {', '.join(unknown)}; there are {known}")
         return Bound(self, queue, options)
 
 
