@@ -238,10 +238,13 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(tmp_path: Path
     assert (tmp_path / "a.db").read_bytes() == b"Dear diary, " * 1000
 
 
-@pytest.mark.parametrize("name", ["missing/a.db", ""])
-def test_a_missing_folder_and_a_folder_as_a_file(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("missing/a.db", "its folder must exist and be writable"), ("", "is a folder: name a file in it")],
+)
+def test_a_missing_folder_and_a_folder_as_a_file(tmp_path: Path, name: str, says: str) -> None:
     for call in (file(tmp_path / name).migrate, lambda: file(tmp_path / name).enqueue([job()])):
-        with pytest.raises(BackendError, match="its folder must exist and be writable") as caught:
+        with pytest.raises(BackendError, match=says) as caught:
             call()
         assert not caught.value.transient
 

@@ -151,6 +151,8 @@ class Database:
                 f"{self.path} is full (the disk, or max_page_count): make room; nothing accepted is lost",
                 transient=False,
             )
+        if code == sqlite3.SQLITE_CANTOPEN and self.path.is_dir():
+            return BackendError(f"{self.path} is a folder: name a file in it", transient=False)
         if code == sqlite3.SQLITE_CANTOPEN:
             return BackendError(
                 f"{self.path} cannot be opened: its folder must exist and be writable", transient=False
