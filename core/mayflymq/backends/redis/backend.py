@@ -98,6 +98,8 @@ def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> Redis
         raise ConfigurationError(f"{redacted(url)} is no URL: {_ENCODE}") from None
     if "@" in parts.path + parts.fragment or ("@" in parts.query and "@" not in parts.netloc):
         raise ConfigurationError(f"{redacted(url)} is ambiguous: {_ENCODE}")
+    if not parts.netloc:
+        raise ConfigurationError(f"{redacted(url)} names no host: write redis://host:6379/0")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = options.pop("prefix", "mayflymq")
     if not prefix or any(c in "{}" or c.isspace() for c in prefix):

@@ -131,6 +131,8 @@ class Connection:
         try:
             pool.connection_class(**pool.connection_kwargs)  # refuses unknown options; connects to nothing
         except (TypeError, redis.RedisError) as error:
+            if unknown := re.search("unexpected keyword argument '(.+)'", str(error)):
+                raise ConfigurationError(f"a redis:// URL has no option {unknown[1]}") from None
             raise ConfigurationError(f"{redacted(url)} cannot be used: {error}") from None
 
     def _plain(self, kind: type[redis.Redis], **options: Any) -> Any:
