@@ -4,6 +4,8 @@ Delivery is at least once: a handler may see a job again after a crash or a lost
 idempotent.
 """
 
+from typing import TYPE_CHECKING
+
 from .backends.base import Backend, open_backend
 from .errors import (
     BackendError,
@@ -117,3 +119,15 @@ __all__ = [
     "sweep",
     "task",
 ]
+
+__version__: str
+
+if not TYPE_CHECKING:  # else a type checker would take any name for one of this package
+
+    def __getattr__(name: str) -> str:
+        # The version is looked up when it is asked for: on a cold start nobody does.
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("mayflymq")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

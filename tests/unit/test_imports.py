@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "aws": FACADE | {"maintenance", "worker", "settings", "mayflymq"},
     # aws for the doorbell only, which imports nothing of AWS before it is rung.
     "cli": FACADE | {"maintenance", "worker", "settings", "mayflymq", "aws"},
+    "__main__": {"cli"},
     # For users' own tests; nothing of the package imports it.
     "testing": FACADE | {"maintenance", "worker", "mayflymq"},
 }

@@ -1,0 +1,5 @@
+"""`python -m mayflymq`."""
+
+from .cli import main
+
+main()
