@@ -95,6 +95,8 @@ def _walk(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
         moment = (_EPOCH + timedelta(milliseconds=start)).astimezone(_zone(schedule))
         walk = CronSim(schedule.cron, moment, reverse=reverse)
     except CronSimError as error:
+        if _days_come_in_no_month(schedule.cron):
+            raise InvalidJob(f"schedule {schedule.id}: {shown(schedule.cron)} never comes") from error
         raise InvalidJob(
             f"schedule {schedule.id}: {shown(schedule.cron)} is no cron expression ({error}): write minute, "
             "hour, day of month, month, day of week"
@@ -106,6 +108,20 @@ def _walk(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
             yield (slot - _EPOCH) // timedelta(milliseconds=1)
     except OverflowError:  # past the last year there is
         return
+
+
+def _days_come_in_no_month(cron: str) -> bool:
+    """Whether an expression was refused for days that none of its months has, as in `0 0 31 2 *`: it can be
+    read with any month in their place."""
+    from cronsim import CronSim, CronSimError
+
+    fields = cron.split()
+    try:
+        CronSim(" ".join((*fields[:3], "*", *fields[4:])), _EPOCH)
+        CronSim(" ".join(("*", "*", "*", *fields[3:])), _EPOCH)
+    except CronSimError:
+        return False
+    return True
 
 
 def _zone(schedule: Schedule) -> tzinfo:
