@@ -424,6 +424,7 @@ def _log_failure(held: Held, outcome: model.Retry | Fail) -> None:
 def _first_line(error: JobError) -> str:
     line = error.message.partition("\n")[0]
     text = f"{error.type}: {line if len(line) <= MAX_LOGGED else line[:MAX_LOGGED] + codec.CUT}"
+    text = text if line else error.type
     return text.encode("utf-8", "backslashreplace").decode()  # no stream takes a lone surrogate
 
 
