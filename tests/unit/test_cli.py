@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from mayflymq import Backend, Queue, State, cli, open_backend
+import mayflymq as mayflymq_package
+from mayflymq import Backend, Dedup, Queue, State, cli, open_backend
 from mayflymq.backends import base
+from mayflymq.claims import _first_line
 from mayflymq.errors import BackendError
 from mayflymq.model import Capabilities, ClaimRequest, Fail, Finding, JobError, Settle, Severity
 
@@ -75,11 +77,43 @@ def test_an_id_that_exists_changes_nothing_and_is_no_error(mayflymq: Command, ba
 def test_enqueue_hands_on_every_option(mayflymq: Command, backend: Backend) -> None:
     mayflymq("enqueue", "q", "t", "--id", "a", "--priority", "-3", "--ttl", "60", "--delay", "3600")
     mayflymq("enqueue", "q", "t", "--id", "b", "--run-at", "2100-01-01T01:00+01:00")
-    a, b = backend.get("q", ["a", "b"])
+    mayflymq("enqueue", "q", "t", "--id", "c", "--depends-on", "a", "--depends-on", "b", "--dedup", "key")
+    mayflymq("enqueue", "q", "t", "--id", "d", "--max-retries", "7", "--timeout", "5m")
+    a, b, c, d = backend.get("q", ["a", "b", "c", "d"])
     assert a is not None
     assert b is not None
+    assert c is not None
+    assert d is not None
+    assert (c.depends_on, c.dedup, c.state) == (("a", "b"), Dedup("key"), State.BLOCKED)
+    assert (d.max_retries, d.timeout_ms) == (7, 300_000)
     assert (a.priority, a.ttl_ms, a.state) == (-3, 60_000, State.DELAYED)
     assert (b.run_at, b.state) == (4_102_444_800_000, State.DELAYED)
+
+
+def test_a_key_that_is_held_changes_nothing_and_its_holder_is_named(
+    mayflymq: Command, backend: Backend
+) -> None:
+    enqueue = ("enqueue", "q", "t", "--dedup", "key", "--id")
+    assert "holder" not in mayflymq(*enqueue, "one", "--json").json
+    said = mayflymq(*enqueue, "two")
+    assert (said.code, said.out) == (0, "one holds the key key in q (waiting): nothing changed\n")
+    told = mayflymq(*enqueue, "two", "--json").json
+    assert (told["status"], told["holder"]) == ("deduplicated", "one")
+    assert backend.get("q", ["two"]) == [None]
+
+
+def test_enqueue_says_what_it_could_not_check_and_which_queue_is_the_task_s_own(mayflymq: Command) -> None:
+    unknown = mayflymq("enqueue", "sums", "t", "--id", "one")
+    assert unknown.out == (
+        "one enqueued in sums (waiting) "
+        "(the task is not known here: not checked, with default settings; --tasks MODULE)\n"
+    )
+    assert unknown.err == ""
+    known = mayflymq("enqueue", "cli-own", "cli.flaky", "--id", "two")
+    assert (known.out, known.err) == ("two enqueued in cli-own (waiting)\n", "")
+    elsewhere = mayflymq("enqueue", "sums", "cli.flaky", "--json")
+    assert elsewhere.json["status"] == "created"
+    assert elsewhere.err == "mayflymq: note: the queue of cli.flaky is cli-own, and this goes to sums\n"
 
 
 def test_a_duration_has_a_unit_or_is_in_seconds(mayflymq: Command, backend: Backend) -> None:
@@ -127,7 +161,38 @@ def test_run_stops_at_its_limit(mayflymq: Command) -> None:
 
 
 def test_a_report_for_people_has_no_python_in_it(mayflymq: Command) -> None:
-    assert mayflymq("run", "--queue", "sums", "--tasks", TASKS).out.endswith("work left: false\n")
+    mayflymq("enqueue", "sums", "cli.add", "1")
+    mayflymq("enqueue", "sums", "cli.add", "1")
+    run = ("run", "--queue", "sums", "--tasks", TASKS)
+    said = mayflymq(*run, "--limit", "1").out
+    assert re.fullmatch(
+        r"claimed: 1, completed: 1, (elapsed ms: \d+, )?work left: true\n", said.split("\n", 1)[1]
+    )
+
+
+def test_a_report_for_people_has_what_is_not_zero_and_at_least_what_was_claimed(mayflymq: Command) -> None:
+    ran = mayflymq("run", "--queue", "sums", "--tasks", TASKS)
+    assert re.fullmatch(r"claimed: 0(, elapsed ms: \d+)?\n", ran.out)
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_run_says_why_nothing_may_come(mayflymq: Command, options: list[str]) -> None:
+    run = ("run", "--tasks", TASKS, *options)
+    mayflymq("enqueue", "sums", "cli.add", "1")
+    mayflymq("pause", "sums")
+    ran = mayflymq(*run, "-q", "sums", "-q", "nope")
+    assert (ran.code, ran.err.splitlines()) == (
+        0,
+        ["mayflymq: sums is paused; `mayflymq resume sums` ends that", "mayflymq: no queue nope"],
+    )
+    assert (mayflymq(*run).code, mayflymq(*run).err) == (0, "")  # the tasks' own, which had no job yet
+    mayflymq("resume", "sums")
+    assert mayflymq(*run, "-q", "sums").err in ("", "a handler prints\n")
+
+
+def test_run_says_which_module_defines_no_task(mayflymq: Command) -> None:
+    ran = mayflymq("run", "--tasks", "json", "--tasks", TASKS, "--tasks", "tests.unit")
+    assert (ran.code, ran.err) == (0, "mayflymq: json defines no task\n")
 
 
 def test_run_without_tasks_claims_nothing(mayflymq: Command, backend: Backend) -> None:
@@ -199,6 +264,19 @@ def test_jobs_are_listed_by_state_up_to_a_limit_in_pages(
     assert "job-4" in mayflymq("jobs", "list", "sums").out
 
 
+def on_80_columns(directory: Path, *args: str) -> list[str]:
+    """The lines of a command that succeeds on such a terminal."""
+    master, slave = pty.openpty()
+    subprocess.run(
+        [str(Path(sys.executable).with_name("mayflymq")), *args],
+        cwd=directory, env=os.environ | {"TERM": "dumb", "COLUMNS": "80"}, stdout=slave, check=True,
+    )  # fmt: skip
+    os.close(slave)
+    lines = cli_bench.read_all(master).splitlines()
+    os.close(master)
+    return lines
+
+
 @pytest.mark.parametrize("command", [("jobs", "list"), ("dlq", "list")], ids=lambda c: c[0])
 def test_a_terminal_of_80_columns_has_a_job_a_line_with_its_whole_id(
     tmp_path: Path, command: tuple[str, str]
@@ -207,17 +285,42 @@ def test_a_terminal_of_80_columns_has_a_job_a_line_with_its_whole_id(
     job_id = queue.enqueue("a_task_with_a_long_name", max_retries=0).job_id
     [claimed] = queue.claim(ClaimRequest("default", 1, "token", "w", 60_000))
     queue.settle([Settle(claimed.claim, Fail(JobError("ValueError", "what is wrong, at length " * 9)))])
-    master, slave = pty.openpty()
-    subprocess.run(
-        [str(Path(sys.executable).with_name("mayflymq")), *command, "default"],
-        cwd=tmp_path, env=os.environ | {"TERM": "dumb", "COLUMNS": "80"}, stdout=slave, check=True,
-    )  # fmt: skip
-    os.close(slave)
-    head, row = cli_bench.read_all(master).splitlines()
-    os.close(master)
-    assert head.split() == ["id", "state", "age", "tries", "task", "error"]
+    head, row = on_80_columns(tmp_path, *command, "default")
+    since = "age" if command[0] == "jobs" else "ended"
+    assert head.split() == ["id", "state", since, "deliveries", "task", "error"]
     assert re.fullmatch(rf"{job_id} failed +\d\S* \S+ +1 +a_tas\S+… Valu\S*… *", row)
     assert len(row) <= 80
+
+
+def test_a_terminal_of_80_columns_folds_a_long_id_and_keeps_the_other_columns(tmp_path: Path) -> None:
+    job_id = "invoice-2026-11-30-" + "x" * 100
+    Queue("default", open_backend(f"sqlite:///{tmp_path}/mayflymq.db")).enqueue("send_invoice", job_id=job_id)
+    head, row, *more = on_80_columns(tmp_path, "jobs", "list", "default")
+    assert head.split() == ["id", "state", "age", "deliveries", "task", "error"]
+    assert re.fullmatch(rf"{job_id[:36]} waiting \S+ \S+ +0 +send_invoice *", row)
+    assert row[:36] + "".join(line.strip() for line in more) == job_id
+    assert job_id in start(tmp_path, "jobs", "list", "default").stdout
+
+
+def test_a_terminal_of_80_columns_has_the_headings_of_queues_whole(tmp_path: Path) -> None:
+    backend = open_backend(f"sqlite:///{tmp_path}/mayflymq.db")
+    Queue("thumbnails", backend).enqueue("t")
+    head, row = on_80_columns(tmp_path, "queues")
+    states = ["waiting", "delayed", "blocked", "active", "completed", "cancelled"]
+    assert head.split() == ["queue", *states, "DLQ", "oldest", "wait"]
+    assert row.split()[:2] == ["thumbnails", "1"]
+    Queue("thumbnails-of-photographs-in-colour", backend).pause()
+    assert on_80_columns(tmp_path, "queues")[0].split()[1:7] == states
+
+
+def test_an_error_without_a_message_is_its_kind_alone(mayflymq: Command, backend: Backend) -> None:
+    mayflymq("enqueue", "sums", "t", "--id", "one")
+    [claimed] = backend.claim(ClaimRequest("sums", 1, "token", "w", 60_000))
+    backend.settle([Settle(claimed.claim, Fail(JobError("KeyboardInterrupt", "")))])
+    for args in (["jobs", "show", "sums", "one"], ["jobs", "list", "sums"], ["dlq", "list", "sums"]):
+        assert re.search(r"KeyboardInterrupt *$", mayflymq(*args).out, re.MULTILINE)
+    assert _first_line(JobError("KeyboardInterrupt", "")) == "KeyboardInterrupt"
+    assert _first_line(JobError("ValueError", "no\nluck")) == "ValueError: no"
 
 
 @pytest.mark.promise("A5", backends=("memory", "sqlite"))
@@ -316,6 +419,15 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
         (["enqueue", "q", "t", "--run-at", "2030-01-01T00:00"], "time zone (2030-01-31T08:00+01:00, "),
         (["enqueue", "q", "t", "--run-at", "tomorrow"], "ISO 8601"),
         (["enqueue", "q", "t", "--priority", "2147483648"], "priority"),
+        (["enqueue", "q", "t", "--priority", "high"], "'--priority': it takes a whole number, not 'high'"),
+        (["enqueue", "q", "t", "--max-retries=-1"], "a whole number of at least 0, not '-1'"),
+        (["enqueue", "q", "t", "--timeout", "0"], "timeout must be above 0"),
+        (["enqueue", "q", "t", "--dedup", ""], "a deduplication key"),
+        (["enqueue", "q", "t", "--depends-on", "nobody"], "enqueue parents first"),
+        (["enqueue", "q", "t", "-5"], "put -- before an argument"),
+        (["enqueue", "q", "t", "-.5"], "put -- before an argument"),
+        (["jobs", "list", "q", "--state", "dead"], "'--state' / '-s': 'dead' is not one of"),
+        (["schedules", "put", "q", "s", "t", "--catch-up", "maybe"], "'--catch-up': 'maybe' is not one of"),
         (["enqueue", "q", "t", "--id", ""], "job id"),
         (["enqueue", "q.dlq", "t"], "cannot name a queue"),
         (["enqueue", "q", "cli.ad", "--tasks", TASKS], "no task cli.ad in"),
@@ -335,16 +447,23 @@ def test_remove_says_which_jobs_were_there(mayflymq: Command) -> None:
         (["dlq", "list", "q", "--cursor", "waiting:5"], "is not a cursor"),
         (["dlq", "list", "q", "--cursor", "failed:x"], "is not a cursor"),
         (["dlq", "replay", "q"], "--all"),
-        (["dlq", "replay", "q", "a", "--all"], "--all"),
+        (["dlq", "replay", "q", "a", "--all"], "--all, not both"),
         (["obliterate", "q", "--force"], "--yes"),
-        (["clean", "q", "--state", "failed", "--older-than", "5m"], "--yes"),
-        (["clean", "q", "--state", "waiting", "--older-than", "5m", "--yes"], "not waiting"),
+        (
+            ["clean", "q", "--state", "waiting", "--older-than", "5m", "--yes"],
+            "'waiting' is not one of 'completed', 'failed', 'expired', 'cancelled'",
+        ),
         (["clean", "q", "--state", "failed", "--yes"], "--older-than"),
         (["schedules", "put", "q", "s", "t"], "one of the two"),
         (["schedules", "put", "q", "s", "t", "--every", "1d", "--cron", "* * * * *"], "one of the two"),
         (["schedules", "put", "q", "s", "t", "--every", "1.5s"], "whole number of seconds"),
         (["schedules", "put", "q", "s", "t", "--cron", "at noon"], "no cron expression"),
-        (["schedules", "put", "q", "s", "t", "--cron", "0 0 30 2 *"], "no cron expression"),
+        (["schedules", "put", "q", "s", "t", "--every", "99999999999d"], "--every is too long"),
+        (["schedules", "put", "q", "s", "t", "--every", "5m", "--timezone", "UTC"], "belongs to --cron"),
+        (["schedules", "put", "q", "s", "t", "--cron", "0 0 30 2 *"], "'0 0 30 2 *' never comes"),
+        (["schedules", "put", "q", "s", "t", "--cron", "0 0 31 4,6 *"], "never comes"),
+        (["schedules", "put", "q", "s", "t", "--cron", "0 0 32 2 *"], "no cron expression"),
+        (["schedules", "put", "q", "s", "t", "--cron", "0 0 31 13 *"], "no cron expression"),
         (["schedules", "put", "q", "s", "t", "--cron", "* * * * *", "--timezone", "Mars"], "time zone"),
         (["dev"], "MAYFLYMQ_TASKS"),
         (["dev", "--tasks", TASKS, "--interval", "0s"], "--interval"),
@@ -370,13 +489,19 @@ def test_a_command_that_cannot_work_is_one_line_and_exit_code_2(
         ["sweep", "-q", "nope"],
         ["promote", "-q", "nope"],
         ["drain", "nope", "--yes"],
+        ["pause", "nope"],
+        ["resume", "nope"],
+        ["clean", "nope", "-s", "failed", "--older-than", "5m", "--yes"],
+        ["dlq", "replay", "nope", "--all"],
+        ["schedules", "list", "nope"],
+        ["jobs", "show", "nope", "one"],
     ],
     ids=" ".join,
 )
 def test_a_queue_that_is_not_there_is_one_line_and_exit_code_1(mayflymq: Command, args: list[str]) -> None:
     assert "no queue nope (there are: none)" in mayflymq("drain", "nope").err
     mayflymq("enqueue", "sums", "t")
-    mayflymq("pause", "letters")
+    assert mayflymq("pause", "letters", "--new").code == 0
     answer = mayflymq(*args)
     assert (answer.code, answer.err) == (1, "mayflymq: no queue nope (there are: letters, sums)\n")
 
@@ -391,6 +516,9 @@ def test_a_queue_without_jobs_is_there(mayflymq: Command) -> None:
         ["jobs", "list", "sums"],
         ["dlq", "list", "sums"],
         ["drain", "sums", "-y"],
+        ["clean", "sums", "-s", "failed", "--older-than", "5m", "--yes"],
+        ["dlq", "replay", "sums", "--all"],
+        ["schedules", "list", "sums"],
     ):
         assert (mayflymq(*args).code, mayflymq(*args).err) == (0, "")
 
@@ -430,6 +558,30 @@ def test_an_unexpected_error_keeps_its_traceback(call: Command, monkeypatch: pyt
         cli.main(["--backend", "memory://fault", "queues"])
 
 
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("", 2, "--backend: the URL is empty"),
+        ("redis:///0", 2, "redis:///0 names no host: write redis://host:6379/0"),
+        ("redis://localhost/0?fooo=1", 2, "a redis:// URL has no option fooo"),
+        ("redis://localhost:x/0", 2, "redis://localhost:x/0 cannot be used: its port is no number"),
+        (f"sqlite:///{Path(__file__).parent}", 3, f"{Path(__file__).parent} is a folder: name a file in it"),
+    ],
+)
+def test_a_url_that_cannot_work_is_told_by_what_is_wrong(
+    call: Command, url: str, code: int, says: str
+) -> None:
+    answer = call("--backend", url, "queues")
+    assert (answer.code, is_one_line(answer), says in answer.err) == (code, True, True), answer
+
+
+def test_help_shows_no_value_behind_a_flag(call: Command) -> None:
+    for command in ([], ["jobs"], ["enqueue"], ["run"], ["dev"], ["clean"], ["drain"], ["dlq", "replay"]):
+        assert "<bool>" not in call(*command, "--help").out
+    assert "90 or 90s" in call("enqueue", "--help").out
+    assert "waiting" not in call("clean", "--help").out
+
+
 def test_help_says_what_the_exit_codes_mean(call: Command) -> None:
     answer = call("--help")
     assert answer.code == 0
@@ -458,6 +610,14 @@ def test_a_wrong_variable_is_named(call: Command, monkeypatch: pytest.MonkeyPatc
 
 
 # As a process
+
+
+def test_the_package_is_a_command_too_and_knows_its_version() -> None:
+    asked = [sys.executable, "-m", "mayflymq", "--version"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert answer.stdout == f"{mayflymq_package.__version__}\n"
+    with pytest.raises(AttributeError, match="nonsense"):
+        mayflymq_package.nonsense  # noqa: B018
 
 
 @pytest.mark.promise("S1", backends=("sqlite",))

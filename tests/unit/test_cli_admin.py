@@ -442,6 +442,16 @@ def test_a_command_that_destroys_asks_on_a_terminal(tmp_path: Path, command: lis
     assert q.info().counts != before
 
 
+def test_drain_asks_about_no_jobs_where_there_are_none(tmp_path: Path) -> None:
+    q = Queue("default", open_backend(f"sqlite:///{tmp_path}/mayflymq.db"))
+    q.enqueue("t", delay=3600)
+    code, seen = on_terminal(tmp_path, "", "drain", "default")
+    assert (code, seen.strip()) == (0, "no job of default is waiting: nothing to remove")
+    q.drain(include_delayed=True)
+    code, seen = on_terminal(tmp_path, "", "drain", "default", "--include-delayed")
+    assert (code, seen.strip()) == (0, "no job of default is waiting or delayed: nothing to remove")
+
+
 def test_a_replay_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
     q = Queue("default", open_backend(f"sqlite:///{tmp_path}/mayflymq.db"))
     bury(q, "a", "b")
@@ -459,8 +469,11 @@ def test_a_schedule_is_put_fires_each_time_once_and_is_paused_resumed_and_remove
     put = mayflymq(
         *("schedules", "put", "sums", "tick", "cli.add", "2", "--kw", "b=3", "--every", "60s"),
         *("--priority", "1", "--ttl", "5m", "--meta", "a=b", "--tasks", TASKS, "--json"),
+        *("--max-retries", "7", "--timeout", "10s"),
     )
     assert (put.code, put.json["every_ms"], put.json["ttl_ms"]) == (0, 60_000, 300_000)
+    assert (put.json["max_retries"], put.json["timeout_ms"]) == (7, 10_000)
+    assert "not planned yet" in mayflymq("schedules", "list", "sums").out
 
     def promoted() -> int:
         told = mayflymq("promote", "--json")

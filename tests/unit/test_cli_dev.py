@@ -57,6 +57,19 @@ def test_until_idle_does_all_that_the_functions_do(mayflymq: Command, q: Queue) 
     assert not [thread for thread in threading.enumerate() if thread.name == "mayflymq-dev"]
 
 
+@pytest.mark.parametrize(("option", "code"), [([], 0), (["--until-idle"], 1)])
+def test_a_time_limit_ends_it(
+    mayflymq: Command, q: Queue, monkeypatch: pytest.MonkeyPatch, option: list[str], code: int
+) -> None:
+    monkeypatch.setenv("MAYFLYMQ_MARGIN", "0.01")
+    q.enqueue("cli.add", [1], job_id="later", delay=3600)
+    done = mayflymq(*DEV[:5], "-q", "sums", *option, "--time-limit", "0.1")
+    assert done.code == code
+    assert done.err.count("mayflymq: waiting for 1 delayed job; the first is due 20") == len(option)
+    assert ("the time limit came before" in done.err) is bool(option)
+    assert mayflymq(*DEV, "--time-limit", "0.005").code == 2
+
+
 @pytest.mark.promise("G6", backends=BOTH)
 def test_schedules_fire(mayflymq: Command, q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     q.schedule("tick", "cli.add", [1], every=1)
@@ -212,7 +225,7 @@ def test_ctrl_c_ends_it_and_what_ran_is_recorded(
     process.send_signal(signal.SIGINT)
     out, err = finish(process)
     assert (process.returncode, "Traceback" in err) == (code, False), err
-    assert out.splitlines()[-1].startswith("enqueued: 0, ")
+    assert out.splitlines()[-1] == ("started: 1, retrying: 1" if working else "started: 0")
     job = q.get("one")
     assert job is not None
     assert (job.state, job.failures) == (State.DELAYED, int(working))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -71,8 +72,11 @@ def _run(args: Sequence[str] | None) -> int:
         if not hasattr(error, "format_message"):
             raise
         hint = ""
-        if "--backend" in (message := error.format_message()):
+        message = error.format_message().replace(": Value error, ", ": ")  # pydantic says that in Typer
+        if "--backend" in message:
             hint = " (--backend goes before the command: mayflymq --backend URL ...)"
+        elif re.match(r"No such option: -[.\d]", message):
+            hint = " (put -- before an argument that starts with '-': mayflymq enqueue QUEUE TASK -- -5)"
         elif message.startswith("Missing command") and (at := getattr(error, "ctx", None)):
             hint = f" These are: {', '.join(at.command.list_commands(at))}."
         return complain(f"{message}{hint}", USAGE)

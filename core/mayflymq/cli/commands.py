@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from . import jobs, queues, running, schedules
+from .options import flag
 from .output import EXIT_CODES, USAGE
 
 # Typer keeps the line breaks of a docstring's later paragraphs, so these are kept narrow for a terminal.
@@ -53,8 +55,26 @@ GROUPS: dict[str, tuple[str, dict[str, Callable[..., int]]]] = {
     ),
 }
 
+
+class _Command(TyperCommand):
+    def get_help_option(self, ctx: Any) -> Any:
+        return _flag_only(super().get_help_option(ctx))
+
+
+class _Group(TyperGroup):
+    def get_help_option(self, ctx: Any) -> Any:
+        return _flag_only(super().get_help_option(ctx))
+
+
+def _flag_only(option: Any) -> Any:
+    """--help, which Typer makes itself, without a <bool> behind it, as `flag` does for ours."""
+    option.metavar = ""
+    return option
+
+
 app = typer.Typer(
     name="mayflymq",
+    cls=_Group,
     help="Enqueue jobs, run them for one invocation, recover and inspect them.",
     epilog=EXIT_CODES,
     pretty_exceptions_enable=False,
@@ -64,12 +84,12 @@ app = typer.Typer(
 
 def _add(commands: dict[str, Callable[..., int]], to: typer.Typer) -> None:
     for name, command in commands.items():
-        to.command(name)(command)
+        to.command(name, cls=_Command)(command)
 
 
 _add(COMMANDS, app)
 for _name, (_help, _commands) in GROUPS.items():
-    _group = typer.Typer(help=_help, epilog=EXIT_CODES, no_args_is_help=False)
+    _group = typer.Typer(cls=_Group, help=_help, epilog=EXIT_CODES, no_args_is_help=False)
     _add(_commands, _group)
     app.add_typer(_group, name=_name)
 
@@ -84,7 +104,7 @@ def root(
             help="Where the jobs are. (default: MAYFLYMQ_BACKEND_URL, else sqlite:///mayflymq.db)",
         ),
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    version: Annotated[bool, flag("--version", help="Show the version.")] = False,
 ) -> None:
     context.obj = {} if backend is None else {"backend_url": backend}
     if version:

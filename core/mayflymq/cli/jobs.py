@@ -20,6 +20,7 @@ from ..errors import CorruptRecord
 from ..model import (
     DEAD_LETTER,
     CancelStatus,
+    Dedup,
     EnqueueStatus,
     Job,
     JobError,
@@ -29,23 +30,29 @@ from ..model import (
     State,
 )
 from ..queue import Queue
+from ..tasks import registry
 from .options import (
     PAGE,
     Arguments,
     AsJson,
     Keywords,
+    MaxRetries,
     Meta,
     Priority,
     QueueName,
     TaskName,
     Tasks,
+    Timeout,
     TimeToLive,
     check_queues,
     duration,
+    flag,
     opened_queue,
+    own_queue_note,
     pairs,
     read_job,
     read_settings,
+    whole,
 )
 from .output import (
     DONE,
@@ -64,6 +71,9 @@ from .output import (
     tell_counts,
 )
 
+# As long as an id that is made here.
+ID_WIDTH = 36
+
 JobIds = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")]
 
 
@@ -75,7 +85,9 @@ def enqueue(
     kw: Keywords = None,
     job_id: Annotated[str | None, typer.Option("--id", help="The job's id. (default: a new one)")] = None,
     priority: Priority = None,
-    delay: Annotated[float | None, duration("Not before this long from now.")] = None,
+    delay: Annotated[
+        float | None, duration("Not before this long from now: 90 or 90s, 5m, 24h, 14d.")
+    ] = None,
     run_at: Annotated[
         str | None,
         typer.Option(
@@ -83,13 +95,23 @@ def enqueue(
         ),
     ] = None,
     ttl: TimeToLive = None,
+    timeout: Timeout = None,
+    max_retries: MaxRetries = None,
+    depends_on: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Not before this job has completed; repeat for more."),
+    ] = None,
+    dedup: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Not while another job with this key has not ended.")
+    ] = None,
     meta: Meta = None,
     tasks: Tasks = None,
     as_json: AsJson = False,
 ) -> int:
     """Put one job into a queue.
 
-    An id that exists already changes nothing and is no error.
+    An id that exists already changes nothing and is no error; nor does a
+    --dedup key that another job holds.
 
     With --tasks, the task has to be defined there: it gives the job its
     settings, and its signature is checked against the arguments.
@@ -105,13 +127,24 @@ def enqueue(
             delay=delay,
             run_at=None if run_at is None else _time(run_at),
             ttl=ttl,
+            timeout=timeout,
+            max_retries=max_retries,
+            depends_on=depends_on or (),
+            dedup=None if dedup is None else Dedup(dedup),
             meta=pairs("--meta", meta),
         )
+    told = {"queue": queue, "id": answer.job_id, "status": answer.status, "state": answer.state}
     if answer.status is EnqueueStatus.DUPLICATE_ID:
         text = f"{answer.job_id} exists in {queue} already ({answer.state}): nothing changed"
+    elif answer.status is EnqueueStatus.DEDUPLICATED:
+        told["holder"] = answer.holder
+        text = f"{answer.holder} holds the key {dedup} in {queue} ({answer.state}): nothing changed"
     else:
         text = f"{answer.job_id} enqueued in {queue} ({answer.state})"
-    tell(as_json, {"queue": queue, "id": answer.job_id, "status": answer.status, "state": answer.state}, text)
+        if task not in registry:
+            text += " (the task is not known here: not checked, with default settings; --tasks MODULE)"
+        own_queue_note(task, queue)
+    tell(as_json, told, text)
     return DONE
 
 
@@ -137,11 +170,14 @@ def list_jobs(
     state: Annotated[
         list[State] | None, typer.Option("--state", "-s", help="Only this state; repeat for more.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many jobs a state.")] = 100,
+    limit: Annotated[int, whole("At most this many jobs a state.", at_least=1)] = 100,
     as_json: AsJson = False,
 ) -> int:
-    """List jobs by state, each state in its own order. Arguments and results are in `jobs show`."""
-    table = _job_table()
+    """List jobs by state, each state in its own order. Arguments and results are in `jobs show`.
+
+    `age` is the time since a job was made.
+    """
+    table = _job_table("age")
     at = now()
     empty = True
     with opened_queue(read_settings(context), queue) as q:
@@ -168,6 +204,8 @@ def show_job(
     """Show all there is about one job: arguments, counters, claim, result, errors with traceback."""
     with opened_queue(read_settings(context), queue) as q:
         job = q.get(job_id)
+        if job is None:
+            check_queues(q.backend, [queue])
     if job is None:
         return complain(f"no job {job_id} in {queue}; `mayflymq jobs list {queue}` shows which there are")
     details = _summary(job) | _details(job)
@@ -176,7 +214,7 @@ def show_job(
         return DONE
     for name, value in details.items():
         if isinstance(value, dict) and name.endswith("error"):
-            say(f"{name + ':':<17} {value['type']}: {value['message']}")
+            say(f"{name + ':':<17} {_shown_error(value['type'], value['message'])}")
             say("".join(f"    {line}\n" for line in value["traceback"].splitlines()).rstrip(), lines=True)
         elif value is not None:
             say(f"{name + ':':<17} {value if isinstance(value, str) else json.dumps(value)}")
@@ -195,25 +233,32 @@ def _jobs(page_of: Callable[[str | None, int], JobPage], limit: int = sys.maxsiz
             return
 
 
-def _job_table() -> Table:
+def _job_table(age: str) -> Table:
     """A table of jobs, a line each: id and state are whole at 80 columns, for whoever copies them from there.
     What `_cropped` made gives way."""
     table = bare_table(padding=(0, 1, 0, 0))
-    for name in ("id", "state", "age", "tries", "task", "error"):
+    for name in ("id", "state", age, "deliveries", "task", "error"):
         table.add_column(name, no_wrap=name not in ("task", "error"))
     return table
 
 
 def _row(job: Job, age_ms: int | None) -> tuple[str | Text, ...]:
-    error = "" if job.error is None else clean_text(f"{job.error.type}: {job.error.message}")[:100]
+    error = "" if job.error is None else clean_text(_shown_error(job.error.type, job.error.message))[:100]
+    job_id = clean_text(job.id)
+    if sys.stdout.isatty():  # a longer one would push the other columns out
+        job_id = "\n".join(job_id[start : start + ID_WIDTH] for start in range(0, len(job_id), ID_WIDTH))
     return (
-        clean_text(job.id),
+        job_id,
         job.state,
         age(age_ms),
         str(job.deliveries),
         _cropped(job.task),
         _cropped(error),
     )
+
+
+def _shown_error(kind: str, message: str) -> str:
+    return f"{kind}: {message}" if message else kind
 
 
 def _cropped(text: str) -> Text:
@@ -351,7 +396,7 @@ def _retried(answer: Retried) -> str:
 def list_dead_letters(
     context: typer.Context,
     queue: QueueName,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many jobs.")] = 100,
+    limit: Annotated[int, whole("At most this many jobs.", at_least=1)] = 100,
     cursor: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Go on where an earlier list ended.")
     ] = None,
@@ -359,9 +404,11 @@ def list_dead_letters(
 ) -> int:
     """List the failed jobs, then the expired ones, each from the one that ended first.
 
+    `ended` is how long ago that was.
+
     When there are more, a line on stderr has the cursor to go on from.
     """
-    table = _job_table()
+    table = _job_table("ended")
     at = now()
     after = cursor
     with opened_queue(read_settings(context), queue) as q:
@@ -390,7 +437,7 @@ def replay_dead_letters(
     context: typer.Context,
     queue: QueueName,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of jobs.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that are dead when it begins.")] = False,
+    everything: Annotated[bool, flag("--all", help="All that are dead when it begins.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Retry dead jobs, in steps of at most 1,000, and say how many.
@@ -402,13 +449,15 @@ def replay_dead_letters(
     is held by another job.
     """
     if bool(ids) is everything:
-        raise typer.BadParameter("give the ids to replay, or --all")
+        raise typer.BadParameter("give the ids to replay, or --all" + (", not both" if everything else ""))
     counts = Counter(dict.fromkeys(map(str, RetryStatus), 0))
     undone: list[dict[str, Any]] = []
     with opened_queue(read_settings(context), queue) as q:
         # All ids first: what fails again while this runs must not come round for ever.
         dead = (job.id for job in _jobs(functools.partial(_dead_letters, q)))
         chosen = list(dict.fromkeys(dead if everything else ids or ()))
+        if not chosen:
+            check_queues(q.backend, [queue])
         with progress("replaying", len(chosen)) as advance:
             for start in range(0, len(chosen), PAGE):
                 part = chosen[start : start + PAGE]

@@ -14,11 +14,11 @@ import typer
 from ..aws.doorbell import open_doorbell
 from ..backends.base import Backend, open_backend
 from ..errors import ConfigurationError, MayflyError
-from ..model import MAX_BATCH
+from ..model import MAX_BATCH, shown
 from ..queue import Queue, connect
 from ..settings import Settings, load_settings
 from ..tasks import registry
-from .output import clean_text, log, log_to_stderr
+from .output import clean_text, complain, log, log_to_stderr
 
 # How many jobs or schedules a command asks the store for, or changes, in one call.
 PAGE = MAX_BATCH
@@ -50,6 +50,27 @@ def duration(help: str) -> Any:
     return typer.Option(metavar="DURATION", parser=_seconds, help=help)
 
 
+def whole(help: str, at_least: int | None = None) -> Any:
+    """An option that takes a whole number."""
+
+    def read(text: str) -> int:
+        try:
+            number: int | None = int(text)
+        except ValueError:
+            number = None
+        if number is None or (at_least is not None and number < at_least):
+            least = "" if at_least is None else f" of at least {at_least}"
+            raise typer.BadParameter(f"it takes a whole number{least}, not {shown(text)}")
+        return number
+
+    return typer.Option(metavar="NUMBER", parser=read, help=help)
+
+
+def flag(*names: str, help: str) -> Any:
+    """An option that takes no value; without a metavar the help would show one, <bool>."""
+    return typer.Option(*names, metavar="", help=help)
+
+
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="The task's name.")]
 Arguments = Annotated[
@@ -62,8 +83,16 @@ Arguments = Annotated[
 Keywords = Annotated[
     list[str] | None, typer.Option(metavar="NAME=JSON", help="A keyword argument; repeat for more.")
 ]
-Priority = Annotated[int | None, typer.Option(help="Lower goes first. (default: the task's, else 5)")]
-TimeToLive = Annotated[float | None, duration("Expires when claimed later than this.")]
+Priority = Annotated[int | None, whole("Lower goes first. (default: the task's, else 5)")]
+TimeToLive = Annotated[float | None, duration("Expires when claimed later than this: 90 or 90s, 5m, 24h.")]
+MaxRetries = Annotated[
+    int | None,
+    whole("How often it is run again when its handler fails. (default: the task's, else 3)", at_least=0),
+]
+Timeout = Annotated[
+    float | None,
+    duration("How long one run may take: 90 or 90s, 5m, 24h. (default: the task's, else no limit)"),
+]
 Meta = Annotated[
     list[str] | None, typer.Option(metavar="NAME=TEXT", help="A note that travels with the job.")
 ]
@@ -73,7 +102,7 @@ Tasks = Annotated[
         "--tasks", "-t", metavar="MODULE", help="Defines tasks; repeat for more. (default: MAYFLYMQ_TASKS)"
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, and nothing else, on stdout.")]
+AsJson = Annotated[bool, flag("--json", help="Print JSON for programs, and nothing else, on stdout.")]
 
 
 # Settings and the store
@@ -108,6 +137,12 @@ def opened_queue(settings: Settings, name: str) -> Iterator[Queue]:
     """One queue of the store during the block."""
     with opened(settings) as backend:
         yield Queue(name, backend, max_payload_bytes=settings.max_payload_bytes)
+
+
+def own_queue_note(task: str, queue: str) -> None:
+    """Says on stderr where a job goes to another queue than its task's own, where workers look for it."""
+    if task in registry and (own := registry.get(task).queue) != queue:
+        complain(f"note: the queue of {task} is {own}, and this goes to {queue}")
 
 
 def check_queues(backend: Backend, names: Sequence[str] | None) -> None:

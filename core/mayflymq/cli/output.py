@@ -61,9 +61,14 @@ def tell(as_json: bool, value: object, text: str) -> None:
         say(text)
 
 
-def tell_counts(as_json: bool, counts: dict[str, Any]) -> None:
-    """What happened and how often."""
-    told = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in counts.items()}
+def tell_counts(as_json: bool, counts: dict[str, Any], *, at_least: str | None = None) -> None:
+    """What happened and how often; for a person only what did, where the count `at_least` is given, and that
+    one in any case."""
+    told = {
+        name: json.dumps(value) if isinstance(value, bool) else value
+        for name, value in counts.items()
+        if value or at_least in (None, name)
+    }
     tell(as_json, counts, ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in told.items()))
 
 
@@ -86,12 +91,14 @@ def bare_table(**style: Any) -> Table:
     return Table(box=None, pad_edge=False, header_style="bold", **style)
 
 
-def table(*columns: str, numbers_from: int | None = None) -> Table:
-    """A table with these columns; those from the index `numbers_from` on are numbers."""
-    made = bare_table()
+def table(*columns: str, numbers_from: int | None = None, **style: Any) -> Table:
+    """A table with these columns; those from the index `numbers_from` on are numbers. Where it is too wide,
+    a column gives way whose heading has several words, or that has text."""
+    made = bare_table(**style)
     for index, name in enumerate(columns):
         right = numbers_from is not None and index >= numbers_from
-        made.add_column(name, justify="right" if right else "left", overflow="fold")
+        whole = right and " " not in name
+        made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=whole)
     return made
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from ..backends.base import check_terminal
 from ..model import QueueInfo, Severity, State
 from .options import (
     PAGE,
@@ -17,11 +17,13 @@ from .options import (
     QueueName,
     check_queues,
     duration,
+    flag,
     make_sure,
     ms,
     opened,
     opened_queue,
     read_settings,
+    whole,
 )
 from .output import (
     DONE,
@@ -38,13 +40,22 @@ from .output import (
     tell,
 )
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")]
+Yes = Annotated[bool, flag("--yes", "-y", help="Do not ask; needed where nobody can be asked.")]
+
+
+class Ended(StrEnum):
+    """The states of a job that has ended."""
+
+    COMPLETED = State.COMPLETED.value
+    FAILED = State.FAILED.value
+    EXPIRED = State.EXPIRED.value
+    CANCELLED = State.CANCELLED.value
 
 
 def show_queues(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="(default: all)")] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Count past 10,000 jobs a state.")] = False,
+    exact: Annotated[bool, flag("--exact", help="Count past 10,000 jobs a state.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Show each queue: jobs by state, dead-letter queue (DLQ), and the workers that hold claims.
@@ -73,7 +84,7 @@ def show_queues(
 def queue_table(infos: Sequence[QueueInfo]) -> Table:
     """The queues, a line each, with their jobs by state."""
     states = ("waiting", "delayed", "blocked", "active", "completed", "cancelled")
-    made = table("queue", *states, "DLQ", "oldest wait", numbers_from=1)
+    made = table("queue", *states, "DLQ", "oldest wait", numbers_from=1, padding=(0, 1, 0, 0))
     for info in infos:
         counts = asdict(info.counts)
         made.add_row(
@@ -85,9 +96,15 @@ def queue_table(infos: Sequence[QueueInfo]) -> Table:
     return made
 
 
-def pause(context: typer.Context, queue: QueueName) -> int:
+def pause(
+    context: typer.Context,
+    queue: QueueName,
+    new: Annotated[bool, flag("--new", help="Also a queue that is not there yet.")] = False,
+) -> int:
     """Let a queue give out no more jobs, to any worker; running jobs finish."""
     with opened_queue(read_settings(context), queue) as q:
+        if not new:
+            check_queues(q.backend, [queue])
         q.pause()
     say(f"{queue} is paused; `mayflymq resume {queue}` ends that")
     return DONE
@@ -96,6 +113,7 @@ def pause(context: typer.Context, queue: QueueName) -> int:
 def resume(context: typer.Context, queue: QueueName) -> int:
     """Let a paused queue give out jobs again."""
     with opened_queue(read_settings(context), queue) as q:
+        check_queues(q.backend, [queue])
         q.resume()
     say(f"{queue} gives out jobs")
     return DONE
@@ -108,7 +126,7 @@ def drain(
     context: typer.Context,
     queue: QueueName,
     include_delayed: Annotated[
-        bool, typer.Option("--include-delayed", help="Also the delayed jobs, retries among them.")
+        bool, flag("--include-delayed", help="Also the delayed jobs, retries among them.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -124,6 +142,10 @@ def drain(
         what = many(counts.waiting, "waiting job", capped=True)
         if include_delayed:
             what += f" and {many(counts.delayed, 'delayed job', capped=True)}"
+        if not yes and not counts.waiting and not (include_delayed and counts.delayed):
+            if not as_json:
+                say(f"no job of {queue} is waiting{' or delayed' * include_delayed}: nothing to remove")
+            return DONE
         make_sure(f"Remove {what} from {queue}?", yes)
 
         def step(removed: int) -> tuple[Collection[str], bool]:
@@ -141,10 +163,10 @@ def drain(
 def clean(
     context: typer.Context,
     queue: QueueName,
-    state: Annotated[list[State], typer.Option("--state", "-s", help="Jobs that ended so; repeat for more.")],
-    older_than: Annotated[float, duration("That ended at least this long ago.")],
+    state: Annotated[list[Ended], typer.Option("--state", "-s", help="Jobs that ended so; repeat for more.")],
+    older_than: Annotated[float, duration("That ended at least this long ago: 90 or 90s, 5m, 24h, 14d.")],
     limit: Annotated[
-        int | None, typer.Option(min=1, help="At most this many, the oldest first. (default: all)")
+        int | None, whole("At most this many, the oldest first. (default: all)", at_least=1)
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -153,14 +175,15 @@ def clean(
 
     With --json each removed job's id is one line.
     """
-    check_terminal(state)
+    states = [State(each) for each in dict.fromkeys(state)]
     with opened_queue(read_settings(context), queue) as q:
-        which = f"{' and '.join(dict.fromkeys(state))} jobs of {queue}"
+        check_queues(q.backend, [queue])
+        which = f"{' and '.join(states)} jobs of {queue}"
         make_sure(f"Remove the {which} that ended at least {age(ms(older_than))} ago?", yes)
 
         def step(removed: int) -> tuple[Collection[str], bool]:
             most = PAGE if limit is None else min(PAGE, limit - removed)
-            ids = q.clean(state, older_than, most)
+            ids = q.clean(states, older_than, most)
             return ids, len(ids) == most and removed + most != limit
 
         with progress("cleaning", limit) as advance:
@@ -190,7 +213,7 @@ def obliterate(
     context: typer.Context,
     queue: QueueName,
     force: Annotated[
-        bool, typer.Option("--force", help="Also while jobs run; what their workers still record is lost.")
+        bool, flag("--force", help="Also while jobs run; what their workers still record is lost.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,

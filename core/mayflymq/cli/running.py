@@ -22,15 +22,28 @@ from rich.text import Text
 from .. import events, maintenance, worker
 from ..backends.base import Backend
 from ..errors import BackendError, ConfigurationError
-from ..model import MAX_TIME, QueueInfo, duration_ms
+from ..model import MAX_TIME, QueueInfo, State, duration_ms
 from ..settings import Settings
-from ..tasks import registry
-from .options import AsJson, Tasks, check_queues, duration, joined, load_tasks, ms, opened, read_settings
+from ..tasks import Task, registry
+from .options import (
+    AsJson,
+    Tasks,
+    check_queues,
+    duration,
+    flag,
+    joined,
+    load_tasks,
+    ms,
+    opened,
+    read_settings,
+    whole,
+)
 from .output import (
     DONE,
     INTERRUPTED,
     NOT_DONE,
     complain,
+    instant,
     log,
     many,
     progress,
@@ -50,28 +63,28 @@ def _weighted_queues(what: str) -> Any:
     )
 
 
-Concurrency = Annotated[int | None, typer.Option(min=1, help="Jobs at a time, in threads.")]
+Concurrency = Annotated[int | None, whole("Jobs at a time, in threads.", at_least=1)]
 Queues = Annotated[
     list[str] | None,
     typer.Option("--queue", "-q", metavar="NAME", help="Only this queue; repeat for more. (default: all)"),
 ]
-StepLimit = Annotated[int | None, typer.Option(min=1, help="Jobs taken in one call to the store.")]
-TimeLimit = Annotated[float | None, duration("Stop in time for this.")]
+StepLimit = Annotated[int | None, whole("Jobs taken in one call to the store.", at_least=1)]
+TimeLimit = Annotated[float | None, duration("Stop in time for this: 90 or 90s, 5m.")]
 
 
 def run(
     context: typer.Context,
     queue: Annotated[list[str] | None, _weighted_queues("Claim from this queue")] = None,
     tasks: Tasks = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many jobs.")] = None,
+    limit: Annotated[int | None, whole("Stop after this many jobs.", at_least=1)] = None,
     time_limit: TimeLimit = None,
     concurrency: Concurrency = None,
-    prefetch: Annotated[int | None, typer.Option(min=1, help="Jobs claimed at a time.")] = None,
+    prefetch: Annotated[int | None, whole("Jobs claimed at a time.", at_least=1)] = None,
     stalled_threshold: Annotated[
         float | None, duration("A claim not renewed for this long is stale.")
     ] = None,
     fail_on_failed: Annotated[
-        bool, typer.Option("--fail-on-failed", help="Exit 1 when a job failed for good or expired.")
+        bool, flag("--fail-on-failed", help="Exit 1 when a job failed for good or expired.")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -97,8 +110,9 @@ def run(
     failed_in: set[str] = set()
     with opened(settings) as backend, contextlib.ExitStack() as stack:
         stack.callback(events.listen(lambda event: failed_in.add(event.queue), events.FAILED))
-        counts = [info.counts for info in backend.queues(list(weights))]
-        stack.enter_context(progress("running", sum(c.waiting for c in counts), *ended))
+        infos = backend.queues(list(weights))
+        _hint(backend, infos, named=settings.queues is not None)
+        stack.enter_context(progress("running", sum(info.counts.waiting for info in infos), *ended))
         if as_json:  # what handlers print must not mix with the report
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         report = _work(
@@ -109,7 +123,7 @@ def run(
             limit=settings.limit,
             enable_stalled_check=settings.enable_stalled_check,
         )
-    tell_counts(as_json, report.as_dict())
+    tell_counts(as_json, report.as_dict(), at_least="claimed")
     if report.failed:
         lists = " and ".join(f"`mayflymq dlq list {name}`" for name in sorted(failed_in))
         complain(f"{many(report.failed, 'job')} failed: see {lists}")
@@ -121,7 +135,7 @@ def sweep(
     context: typer.Context,
     queue: Queues = None,
     limit: StepLimit = None,
-    max_stalls: Annotated[int | None, typer.Option(min=0, help="A job that stalls more often fails.")] = None,
+    max_stalls: Annotated[int | None, whole("A job that stalls more often fails.", at_least=0)] = None,
     time_limit: TimeLimit = None,
     as_json: AsJson = False,
 ) -> int:
@@ -163,8 +177,32 @@ def _load_work(settings: Settings) -> dict[str, int]:
         raise ConfigurationError(
             "there are no tasks to run: name your modules with --tasks or MAYFLYMQ_TASKS"
         )
-    load_tasks(settings.task_modules)
+    for module in settings.task_modules:
+        known = set(registry)
+        load_tasks([module])
+        if known == set(registry) and not _has_tasks(module):
+            complain(f"{module} defines no task")
     return settings.queue_weights(registry.queues)
+
+
+def _has_tasks(module: str) -> bool:
+    """Whether there are tasks in a module, or below it, that was perhaps loaded before."""
+    tasks = map(registry.get, registry)
+    return any(f"{task.fn.__module__}.".startswith(f"{module}.") for task in tasks) or any(
+        isinstance(value, Task) for value in vars(sys.modules[module]).values()
+    )
+
+
+def _hint(backend: Backend, infos: Sequence[QueueInfo], *, named: bool) -> None:
+    """Says on stderr why nothing may come from a queue: it is paused, or there is none of the name that was
+    given. The queues that tasks name may well have had no job yet."""
+    empty = [info.name for info in infos if not info.paused and not any(asdict(info.counts).values())]
+    there = {info.name for info in backend.queues()} if named and empty else set(empty)
+    for info in infos:
+        if info.paused:
+            complain(f"{info.name} is paused; `mayflymq resume {info.name}` ends that")
+        elif info.name in empty and info.name not in there:
+            complain(f"no queue {info.name}")
 
 
 def _work(
@@ -265,8 +303,9 @@ def dev(
     interval: Annotated[float | None, duration("How often to look for work. (default: 1s)")] = None,
     concurrency: Concurrency = None,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End when no job is waiting, delayed, blocked or running.")
+        bool, flag("--until-idle", help="End when no job is waiting, delayed, blocked or running.")
     ] = False,
+    time_limit: TimeLimit = None,
     as_json: AsJson = False,
 ) -> int:
     """Run, sweep and promote in a loop, for work on one's own machine.
@@ -278,7 +317,8 @@ def dev(
     The exit code is 0 then, and 130 with --until-idle, which was not reached.
 
     --until-idle leaves out what a paused queue holds back, and schedules. It
-    exits 1 when a call to the store failed, and 0 also when jobs failed.
+    exits 1 when a call to the store failed or the time limit came first, and 0
+    also when jobs failed.
     """
     every = 1.0 if interval is None else interval
     if not every:
@@ -289,7 +329,8 @@ def dev(
     counts = Counter({name.removeprefix("job:"): 0 for name in events.NAMES} | {"errors": 0})
     counting = threading.Lock()  # events come from the worker's thread and from the housekeeper's
     ending = threading.Event()
-    code, abandoned = DONE, 0
+    remaining_ms = _remaining_ms(time_limit, settings)
+    code, abandoned, told = DONE, 0, False
 
     def count(name: str, n: int = 1) -> None:
         with counting:
@@ -322,7 +363,7 @@ def dev(
             while True:
                 try:
                     # With heartbeats whatever the setting says: there is no deadline to do without them.
-                    report = _work(backend, weights, settings)
+                    report = _work(backend, weights, settings, remaining_ms=remaining_ms)
                 except BackendError as error:
                     if until_idle or not error.transient:
                         raise
@@ -333,9 +374,19 @@ def dev(
                     abandoned += report.abandoned
                 if terminated():
                     raise KeyboardInterrupt
-                if until_idle and _idle(backend.queues(names)):
+                if until_idle:
+                    infos = backend.queues(names)
+                    if _idle(infos):
+                        break
+                    if not told and (waits := _waits_for(backend, infos)):
+                        complain(waits)
+                        told = True
+                left = every if remaining_ms is None else remaining_ms() / 1000 - settings.margin
+                if left <= 0:
+                    if until_idle:
+                        code = complain("the time limit came before the queues were idle")
                     break
-                ending.wait(every)
+                ending.wait(min(every, left))
         except KeyboardInterrupt:
             code = INTERRUPTED if until_idle else DONE
         finally:
@@ -343,7 +394,7 @@ def dev(
             house.join()
         with contextlib.suppress(BackendError):
             show(backend.queues(names), counts)
-    tell_counts(as_json, dict(counts))
+    tell_counts(as_json, dict(counts), at_least="started")
     if until_idle and counts["errors"]:
         code = code or NOT_DONE
     return _left(code, abandoned)
@@ -413,3 +464,16 @@ def _idle(infos: Sequence[QueueInfo]) -> bool:
         or (not info.paused and info.counts.waiting + info.counts.delayed + info.counts.blocked)
         for info in infos
     )
+
+
+def _waits_for(backend: Backend, infos: Sequence[QueueInfo]) -> str | None:
+    """What is waited for where no job could start or runs now; None where one could."""
+    infos = [info for info in infos if not info.paused]
+    delayed = sum(info.counts.delayed for info in infos)
+    if not delayed or any(info.counts.waiting + info.counts.active for info in infos):
+        return None
+    firsts = [job for info in infos for job in backend.list_jobs(info.name, State.DELAYED, limit=1).jobs]
+    due = [job.run_at for job in firsts if job.run_at is not None]
+    if not due:  # they became due just now
+        return None
+    return f"waiting for {many(delayed, 'delayed job', capped=True)}; the first is due {instant(min(due))}"

@@ -8,21 +8,25 @@ from typing import Annotated, Any
 import typer
 
 from .. import codec, schedules
-from ..model import CatchUp, Schedule
+from ..model import MAX_TIME, CatchUp, Schedule
 from ..queue import Queue
 from .options import (
     PAGE,
     Arguments,
     AsJson,
     Keywords,
+    MaxRetries,
     Meta,
     Priority,
     QueueName,
     TaskName,
     Tasks,
+    Timeout,
     TimeToLive,
+    check_queues,
     duration,
     opened_queue,
+    own_queue_note,
     pairs,
     read_job,
     read_settings,
@@ -35,7 +39,7 @@ ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id
 def list_schedules(context: typer.Context, queue: QueueName, as_json: AsJson = False) -> int:
     """List a queue's schedules. The arguments are in --json only.
 
-    `next` is empty until a promotion has planned the schedule.
+    The first promotion after a schedule was put plans its `next`.
     """
     rows = table("id", "task", "when", "catch up", "next", "last")
     after: str | None = None
@@ -47,13 +51,15 @@ def list_schedules(context: typer.Context, queue: QueueName, as_json: AsJson = F
                     slots = {"next_slot": instant(stored.next_slot), "last_slot": instant(stored.last_slot)}
                     say_json(_as_json(made) | {"paused": stored.paused} | slots)
                     continue
-                coming = "paused" if stored.paused else instant(stored.next_slot) or ""
+                coming = "paused" if stored.paused else instant(stored.next_slot) or "not planned yet"
                 rows.add_row(
                     *(clean_text(text) for text in (made.id, made.task, _when(made), made.catch_up)),
                     coming,
                     instant(stored.last_slot) or "",
                 )
             after = page[-1].schedule.id
+        if after is None:
+            check_queues(q.backend, [queue])
     if not as_json:
         stdout().print(rows)
     return DONE
@@ -72,13 +78,15 @@ def put_schedule(
         typer.Option(metavar="EXPRESSION", help="Minute, hour, day, month, weekday: '0 8 * * 1-5'."),
     ] = None,
     timezone: Annotated[
-        str, typer.Option(metavar="NAME", help="What --cron is read in: Europe/Zurich.")
-    ] = "UTC",
+        str | None, typer.Option(metavar="NAME", help="What --cron is read in: Europe/Zurich. (default: UTC)")
+    ] = None,
     catch_up: Annotated[
         CatchUp, typer.Option("--catch-up", help="What to do about missed times: none, the latest, each.")
     ] = CatchUp.SKIP,
     priority: Priority = None,
     ttl: TimeToLive = None,
+    timeout: Timeout = None,
+    max_retries: MaxRetries = None,
     meta: Meta = None,
     tasks: Tasks = None,
     as_json: AsJson = False,
@@ -91,6 +99,10 @@ def put_schedule(
     With --tasks, the task has to be defined there: it gives the jobs their
     settings, and its signature is checked against the arguments.
     """
+    if every is not None and every * 1000 > MAX_TIME:
+        raise typer.BadParameter(f"--every is too long: a period is at most {MAX_TIME // 86_400_000:,} days")
+    if every is not None and cron is None and timezone is not None:
+        raise typer.BadParameter("--timezone belongs to --cron: --every counts in UTC")
     settings, positional, keywords = read_job(context, task, args, kw, tasks)
     with opened_queue(settings, queue) as q:
         made = q.schedule(
@@ -100,12 +112,15 @@ def put_schedule(
             keywords,
             every=every,
             cron=cron,
-            timezone=timezone,
+            timezone="UTC" if timezone is None else timezone,
             catch_up=catch_up,
             priority=priority,
             ttl=ttl,
+            timeout=timeout,
+            max_retries=max_retries,
             meta=pairs("--meta", meta),
         )
+    own_queue_note(task, queue)
     following = instant(schedules.next_slot(made, now()))
     tell(
         as_json,
