@@ -196,6 +196,11 @@ class Claims:
             self.counts["claimed"] += len(jobs)
         return len(jobs)
 
+    @property
+    def pending(self) -> bool:
+        """Whether a claimed job waits for its turn to start."""
+        return bool(self._pending)
+
     def next_pending(self) -> Held | None:
         """The claimed job whose turn it is to start, if there is one."""
         with self._lock:

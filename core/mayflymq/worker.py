@@ -389,11 +389,11 @@ class _Invocation:
         return True
 
     def _settle(self, held: Held, outcome: Outcome) -> None:
-        """Settles, and claims the next job in the same call when this queue has the turn and there is
-        time."""
+        """Settles, and claims the next jobs in the same call when none waits here to be started, this queue
+        has the turn and there is time."""
         name = held.claim.queue
         self._turns.look_again()
-        room = 0 if self._claims.stopped else self._room(leaving=1)
+        room = 0 if self._claims.stopped or self._claims.pending else self._room(leaving=1)
         if self._turns.next(time.monotonic()) != name:
             room = 0
         jobs = self._claims.settle(held, outcome, room)

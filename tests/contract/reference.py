@@ -317,7 +317,7 @@ class Reference:
             worker=request.worker,
             claimed_at=now,
             heartbeat_at=now,
-            stale_at=now + request.stale_after_ms,
+            stale_at=min(now + request.stale_after_ms, MAX_TIME),
             deliveries=record.job.deliveries + 1,
             progress=None,
         )
@@ -342,7 +342,7 @@ class Reference:
                 continue
             now = self.clock()
             progress = record.job.progress if beat.progress is None else beat.progress
-            stale_at = now + beat.stale_after_ms
+            stale_at = min(now + beat.stale_after_ms, MAX_TIME)
             record.job = replace(record.job, heartbeat_at=now, stale_at=stale_at, progress=progress)
             stands = record.job.cancel_requested
             answers.append(ClaimStatus.CANCEL_REQUESTED if stands else ClaimStatus.HELD)

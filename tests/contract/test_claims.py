@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mayflymq.model import Beat, Complete, Release, Settle
+from mayflymq.model import MAX_TIME, Beat, Complete, Release, Settle
 
 from .bench import STALE, Bench, changed
 
@@ -28,6 +28,14 @@ def test_one_step_writes_all_of_a_claim(q: Bench) -> None:
     )
     assert claimed.job == expected
     assert q.get() == expected
+
+
+def test_the_longest_claim_goes_stale_at_the_end_of_time(q: Bench) -> None:
+    q.enqueue("j")
+    [claimed] = q.claim(stale_after_ms=MAX_TIME)
+    assert claimed.job.stale_at == q.get("j").stale_at == MAX_TIME
+    assert q.beat(claimed.claim, stale_after_ms=MAX_TIME) == "held"
+    assert q.get("j").stale_at == MAX_TIME
 
 
 @pytest.mark.promise("C1")

@@ -110,6 +110,7 @@ def fork(url: str) -> None:
     entered.wait()
     child = os.fork()
     if child == 0:
+        backend.close()  # takes no lock that a thread of the parent held
         assert new("in the child") == "created"
         backend.close()
         os._exit(0)

@@ -322,6 +322,25 @@ def test_an_interrupted_call_leaves_no_answer_behind(
     assert q.info().counts.active == 1
 
 
+def test_an_interrupt_while_another_is_handled(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C twice: the first while the answer is awaited, the second while the connection is closed."""
+    q = store.bench()
+    q.enqueue("a", "b")
+    handle = q.backend._connection  # type: ignore[attr-defined]
+    client = handle.client()
+
+    def interrupted(*_words: Any, **_options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client.connection, "read_response", interrupted)
+    monkeypatch.setattr(client, "close", interrupted)
+    for call in (q.info, q.backend.close):
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    assert q.take() == ["a"]
+    assert handle.client() is not client
+
+
 def test_nothing_is_connected_before_the_first_call(store: Store) -> None:
     for options in ("", "&cluster=1"):
         handle = store.open_url(f"redis://127.0.0.1:1/0?prefix=x{options}")

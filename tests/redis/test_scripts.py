@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -385,6 +386,88 @@ def test_a_bad_field_stops_no_call(store: Store, q: Bench, field: str, value: st
         assert q.counts() == {}
         assert q.backend.dedup_holder(QUEUE, "k") is None
     assert q.backend.drop_queue(QUEUE, True).dropped
+
+
+@pytest.mark.promise("C8", "A6", backends=REDIS)
+@pytest.mark.parametrize("record", [b"", b"{", b"[1]", b"5", b"null", b"{}", b'"x"', b"[" * 2000])
+def test_a_record_that_is_none_fails_and_can_be_removed(store: Store, q: Bench, record: bytes) -> None:
+    q.enqueue("bad", "good")
+    store.client.hset(store.key("job:bad"), "record", record)
+    with pytest.raises(CorruptRecord, match="job bad"):
+        q.get("bad")
+    assert q.take(5) == ["good"]
+    assert q.state("bad") == "failed"
+    check_invariants(q.backend, QUEUE)
+    assert q.backend.drop_queue(QUEUE, True).dropped
+    assert not [name for name in store.contents() if b"job:" in name]
+
+
+@pytest.mark.promise("C8", backends=REDIS)
+@pytest.mark.parametrize("state", ["waiting", "delayed", "active", "failed"])
+@pytest.mark.parametrize("value", ["null", "true", "{}", "9" * 400])
+@pytest.mark.parametrize("field", ["claim_token", "dedup_key", "family", "priority", "place", "worker"])
+def test_a_field_of_another_kind_stops_no_call(
+    store: Store, q: Bench, field: str, value: str, state: str
+) -> None:
+    for id in ("bad", "good"):
+        if state == "active":
+            q.active(id)
+        elif state == "failed":
+            q.ended(id, "fail")
+        else:
+            q.enqueue(id, delay_ms=int(state == "delayed"))
+    stored = json.loads(store.client.hget(store.key("job:bad"), "record") or b"")
+    whole = json.dumps(stored | {field: "@"}).replace('"@"', value)
+    store.client.hset(store.key("job:bad"), "record", whole)
+    q.clock.advance(STALE)
+    q.promote()
+    q.sweep()
+    q.replay("bad", "good")
+    assert "good" in q.take(5)
+    q.remove("bad", "good")
+    assert q.backend.drop_queue(QUEUE, True).dropped
+
+
+@pytest.mark.promise("G2", "G4", backends=REDIS)
+@pytest.mark.parametrize("field", ["run_at", "place", "family"])
+def test_a_bad_holder_of_a_key_stops_no_batch(store: Store, q: Bench, field: str) -> None:
+    debounce = Dedup("k", DedupMode.DEBOUNCE)
+    q.enqueue("holder", delay_ms=10, dedup=debounce)
+    spoil(store.client, store.key("job:holder"), field, "x")
+    answers = q.enqueue("a", q.new("b", delay_ms=10, dedup=debounce), "c")
+    assert [answer.status for answer in answers] == ["created", "deduplicated", "created"]
+    q.clock.advance(10)
+    q.promote()
+    assert q.enqueue("d", delay_ms=10, dedup=debounce)[0].status == "created", (
+        "it failed, and let go of its key"
+    )
+
+
+@pytest.mark.promise("A5", "C8", backends=REDIS)
+def test_a_workers_name_that_is_no_text_stops_no_look(store: Store, q: Bench) -> None:
+    q.active("bad")
+    spoil(store.client, store.key("job:bad"), "worker", b"\xff")
+    assert q.info().workers[0].claims == 1
+    q.clock.advance(STALE)
+    assert q.swept() == {"bad": "released"}
+
+
+@pytest.mark.promise("G3", backends=REDIS)
+def test_what_a_job_waits_for_is_not_in_its_record(store: Store, q: Bench) -> None:
+    """A parent's ending takes one off and leaves the others unread; nothing is left at the end."""
+    parents = [f"p{n}" for n in range(50)]
+    q.enqueue(*parents)
+    q.enqueue("child", depends_on=tuple(parents))
+    before = store.client.hget(store.key("job:child"), "record")
+    assert store.client.scard(store.key("parents:child")) == len(parents)
+    for claimed in q.claim(len(parents) - 1):
+        q.settle(claimed.claim, "complete")
+        assert store.client.hget(store.key("job:child"), "record") == before
+    assert q.state("child") == "blocked"
+    [last] = q.claim()
+    q.settle(last.claim, "complete")
+    assert q.state("child") == "waiting"
+    assert not store.client.exists(store.key("parents:child"))
 
 
 @pytest.mark.promise("G6", "C8", backends=REDIS)

@@ -26,6 +26,7 @@ NEEDED = (
     *("evalsha", "eval", "time", "exists", "get", "set", "echo"),
     *("hget", "hset", "hsetnx", "hdel", "hmget", "hgetall", "hexists", "hincrby", "hkeys"),
     *("zadd", "zrem", "zcard", "zrange", "zrangebyscore", "zrangebylex", "zscan", "del", "unlink"),
+    *("sadd", "srem", "smembers"),
 )
 """The commands that a user of the server has to be allowed, on the keys `<prefix>:*`; `info` and `config|get`
 only for `check`."""

@@ -123,6 +123,59 @@ def test_a_queue_that_is_dropped_and_made_again_stays_in_the_registry(store: Sto
     assert [info.name for info in other.backend.queues()] == [QUEUE]
 
 
+@pytest.mark.promise("D1", "C11", backends=REDIS)
+def test_a_name_that_a_drop_took_away_is_written_again(store: Store) -> None:
+    """Somebody makes the queue while a drop is on its way, behind the name that the drop takes away."""
+    dropper, other = store.open(), store.bench()
+    other.enqueue("j")
+    run = dropper._run
+
+    def dropping(name: str, *values: Any, **options: Any) -> Any:
+        answer = run(name, *values, **options)
+        if name == "drop_queue":
+            registry = f"{store.prefix}:queues"
+            before = store.client.hget(registry, QUEUE)
+            other.enqueue("k")  # has the name written, the queue known
+            store.client.hset(
+                registry, QUEUE, before or ""
+            )  # and one that was slower has put the old one back
+        return answer
+
+    dropper._run = dropping  # type: ignore[method-assign]
+    assert dropper.drop_queue(QUEUE, True).dropped
+    assert other.state("k") == "waiting"
+    assert [info.name for info in other.backend.queues()] == [QUEUE]
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_queue_that_is_dropped_while_it_is_registered(store: Store, times: int) -> None:
+    """Nothing is lost in silence: what is asked for is done, or an error says that it was not."""
+    dropper = store.open()
+    for call in (
+        lambda q: q.enqueue("j"),
+        lambda q: q.backend.set_paused(QUEUE, True),
+        lambda q: q.backend.put_schedule(schedule(q, "s")),
+    ):
+        q = store.bench()
+        register, left = q.backend._register, [times]  # type: ignore[attr-defined]
+
+        def registering(queue: str, register: Any = register, left: list[int] = left) -> None:
+            register(queue)
+            left[0] -= 1
+            if left[0] >= 0:
+                dropper.drop_queue(queue, True)
+
+        q.backend._register = registering  # type: ignore[attr-defined]
+        if times == 1:
+            call(q)
+            assert [info.name for info in q.backend.queues()] == [QUEUE]
+            dropper.drop_queue(QUEUE, True)
+        else:
+            with pytest.raises(BackendError, match="dropped again and again") as caught:
+                call(q)
+            assert caught.value.transient
+
+
 def test_registration_costs_nothing_later(store: Store, proxy: Proxy) -> None:
     q = store.bench(port=proxy.port)
     q.enqueue("a")

@@ -445,7 +445,7 @@ class MemoryBackend:
             worker=request.worker,
             claimed_at=now,
             heartbeat_at=now,
-            stale_at=now + request.stale_after_ms,
+            stale_at=min(now + request.stale_after_ms, model.MAX_TIME),
             deliveries=record.job.deliveries + 1,
             progress=None,
         )
@@ -479,7 +479,10 @@ class MemoryBackend:
         progress = record.job.progress if beat.progress is None else beat.progress
         queue.take_out(record)
         record.job = replace(
-            record.job, heartbeat_at=now, stale_at=now + beat.stale_after_ms, progress=progress
+            record.job,
+            heartbeat_at=now,
+            stale_at=min(now + beat.stale_after_ms, model.MAX_TIME),
+            progress=progress,
         )
         queue.put_back(record)
         return ClaimStatus.CANCEL_REQUESTED if record.job.cancel_requested else ClaimStatus.HELD

@@ -72,6 +72,7 @@ CAPABILITIES = Capabilities(
 
 OLDEST_SERVER = (6, 2)
 DROP_A_CALL = 1000
+REGISTER_TRIES = 4
 
 _OPTIONS_TAKEN = frozenset({"decode_responses", "protocol", "encoding", "health_check_interval"})
 
@@ -147,9 +148,12 @@ class RedisBackend:
         again."""
         if self._broker and queue not in self._delivering:
             self._enable_broker(queue)
-        while (answer := self._run(name, queue, *asked, blobs=blobs)) == b"UNREGISTERED":
-            self._register(queue)  # more than once where the queue is dropped in between
-        return answer
+        for _ in range(REGISTER_TRIES):
+            answer = self._run(name, queue, *asked, blobs=blobs)
+            if answer != b"UNREGISTERED":
+                return answer
+            self._register(queue)
+        raise BackendError(f"queue {queue} is dropped again and again while it is used", transient=True)
 
     def _run(self, name: str, queue: str, *asked: Any, blobs: Sequence[bytes] = ()) -> Any:
         prefix = keys.prefix_of(self._prefix, queue)
@@ -168,6 +172,7 @@ class RedisBackend:
         kept = self._run("register", queue, generation).decode()
         if kept != generation:  # somebody else came first; the registry names the one that is kept
             self._replace(queue, generation, kept)
+        self._connection.send(lambda client: client.hsetnx(registry, queue, kept))  # a drop may have gone by
         if self._connection.send(lambda client: client.get(keys.broker(self._prefix))):
             self._deliver(queue)
 
@@ -175,6 +180,16 @@ class RedisBackend:
         """Changes the registry unless somebody else did meanwhile."""
         words = [word.encode() for word in (queue, expected, generation)]
         self._connection.script("registry", (keys.registry(self._prefix).encode(),), words, repeat=True)
+
+    def _forget(self, queue: str, generation: str) -> None:
+        """Takes the name of a queue that is gone from the registry, unless the queue is there again: who made
+        it may have written its name before this took the old one away."""
+        self._replace(queue, generation, "")
+        meta = keys.prefix_of(self._prefix, queue) + "meta"
+        again = self._connection.send(lambda client: client.hget(meta, "registered"))
+        if again:
+            registry = keys.registry(self._prefix)
+            self._connection.send(lambda client: client.hsetnx(registry, queue, again))
 
     def _deliver(self, queue: str) -> None:
         state, cursor = "waiting", "0"
@@ -253,7 +268,7 @@ class RedisBackend:
                 job_id.decode(),
                 Recovery(status.decode()),
                 stalls,
-                worker.decode() or None,
+                worker.decode("utf-8", "replace") or None,
                 records.dependants(children),
                 "its record makes no sense" if status == b"unreadable" else None,
             )
@@ -317,7 +332,7 @@ class RedisBackend:
             known = True
             if generation:
                 self._delivering.discard(queue)
-                self._replace(queue, generation.decode(), "")
+                self._forget(queue, generation.decode())
                 return Dropped(True)
 
     def dedup_holder(self, queue: str, key: str, release: bool = False) -> str | None:
@@ -329,7 +344,10 @@ class RedisBackend:
     def get(self, queue: str, ids: Sequence[str]) -> list[Job | None]:
         base.check_batch("ids", ids)
         found = self._call("get", queue, *ids)
-        return [records.job(queue, records.fields_of(record), record) if record else None for record in found]
+        return [
+            records.job(queue, {"id": id} | records.fields_of(record), record) if record else None
+            for id, record in zip(ids, found, strict=True)
+        ]
 
     def list_jobs(self, queue: str, state: State, cursor: str | None = None, limit: int = 100) -> JobPage:
         base.check_limit(limit)

@@ -123,9 +123,9 @@ class Connection:
     def __init__(self, url: str, *, cluster: bool) -> None:
         self._url = url
         self._cluster = cluster
-        self._lock = threading.RLock()
         self._client: Any = None
-        self._owner = os.getpid()
+        self._waiting = False
+        self._forget()
         self._used = (0.0, 0.0)
         pool = self._plain(redis.Redis).connection_pool
         try:
@@ -175,9 +175,11 @@ class Connection:
     def send(self, call: Callable[[Any], Any], *, repeat: bool = True) -> Any:
         """Makes a call with the client. `repeat`: it may be made once more when the line broke, as the second
         answer is right whether the first call was done or not. Raises BackendError."""
-        if self._owner != os.getpid():  # a fork: neither the connection nor a held lock is this process's
-            self._owner, self._client, self._lock = os.getpid(), None, threading.RLock()
+        self._own()
         with self._lock:
+            if self._waiting:  # the last call was interrupted, by TaskTimeout perhaps: its answer is nobody's
+                self.close()
+            self._waiting = True
             try:
                 try:
                     client = self.client()
@@ -189,19 +191,30 @@ class Connection:
                     if not repeat or isinstance(error, _HEARD):
                         raise
                     answer = call(self.client())
+                self._waiting = False
                 self._used = _clocks()
                 return answer
             except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
+                self._waiting = False  # the driver has read the error, or dropped the line
                 raise _public(error) from error
-            except BaseException:  # such as TaskTimeout: an answer may be under way that nobody waits for
-                self.close()
-                raise
 
     def close(self) -> None:
+        """Lets go of the connection; the next call opens another."""
+        self._own()
         with self._lock:
-            if self._client is not None and self._owner == os.getpid():
-                self._client.close()
-            self._client = None
+            client, self._client = self._client, None
+            if client is not None:
+                client.close()
+
+    def _own(self) -> None:
+        if self._owner != os.getpid():  # a fork: neither the connection nor a held lock is this process's
+            self._forget()
+
+    def _forget(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
+        self._client = None
+        self._waiting = False
 
 
 def _clocks() -> tuple[float, float]:

@@ -173,19 +173,23 @@ _USUAL = b'[["applied",{}]]'
 # Jobs
 
 
-def fields_of(record: list[bytes]) -> dict[str, str]:
-    """The fields of a job's record; what else the job has stands beside it."""
+def fields_of(record: list[bytes]) -> dict[str, Any]:
+    """The fields of a job's record; what else the job has stands beside it. None of one that is no object."""
     try:
-        fields: dict[str, str] = json.loads(record[0])
+        fields = json.loads(record[0])
     except UnicodeDecodeError:
-        fields = json.loads(record[0].decode("utf-8", "replace")) | {"format": "not UTF-8"}
-    return fields
+        fields = json.loads(record[0].decode("utf-8", "replace"))
+        if isinstance(fields, dict):
+            fields["format"] = "not UTF-8"
+    except (ValueError, RecursionError):
+        fields = None
+    return fields if isinstance(fields, dict) else {}
 
 
-def job(queue: str, fields: dict[str, str], found: Sequence[bytes]) -> Job:
-    """The job in what the scripts answer: its record, whose fields these are, and what is beside it. Raises
-    CorruptRecord naming it when it cannot be read."""
-    name = fields["id"]
+def job(queue: str, fields: dict[str, Any], found: Sequence[bytes]) -> Job:
+    """The job in what `whole_job` of the scripts answers, its record's `fields` first. Raises CorruptRecord
+    naming it when it cannot be read."""
+    name = fields.get("id", "?")
     try:
         version = int(fields["format"])
         if version > FORMAT:
@@ -193,7 +197,7 @@ def job(queue: str, fields: dict[str, str], found: Sequence[bytes]) -> Job:
                 f"it has format {version}, this version reads up to {FORMAT}: update mayflymq"
             )
         return _read(queue, fields, version, *found[1:])
-    except (MayflyError, LookupError, ValueError, TypeError, zlib.error) as error:
+    except (MayflyError, LookupError, ValueError, TypeError, RecursionError, zlib.error) as error:
         raise CorruptRecord(
             f"job {name} in {queue} cannot be read: {type(error).__name__} {error}"
         ) from error
@@ -326,7 +330,7 @@ def info(name: str, answer: list[Any], *, exact: bool) -> QueueInfo:
     by_state = dict(zip([state.value for state in State], counts, strict=True))
     dead = by_state["failed"] + by_state["expired"]
     named = tuple(
-        WorkerInfo(worker.decode(), claims, age)
+        WorkerInfo(worker.decode("utf-8", "replace"), claims, age)
         for worker, claims, age in zip(workers[::3], workers[1::3], workers[2::3], strict=True)
     )
     return QueueInfo(

@@ -12,10 +12,8 @@ local function take_key(key, holder, window_ms)
 end
 
 local function wait_for(job, families)
-  if #families > 0 then
-    job.unfinished = table.concat(families, ' ')
-    for _, family in ipairs(families) do
-      redis.call('ZADD', children_key(family), next_number(), job.id)
-    end
+  for _, family in ipairs(families) do
+    redis.call('SADD', parents_key(job.id), family)
+    redis.call('ZADD', children_key(family), next_number(), job.id)
   end
 end

@@ -21,8 +21,15 @@ local function free_key(key)
   redis.call('ZREM', WINDOWS, key)
 end
 
+-- The children that wait for a life of a job, in the order in which they came.
 local function children_key(family)
   return PREFIX .. 'children:' .. family
+end
+
+-- The lives of its parents that a job still waits for: not in its record, as they may be many, and a parent's ending
+-- takes one off without reading the others.
+local function parents_key(id)
+  return PREFIX .. 'parents:' .. id
 end
 
 -- Releases the key that the job still holds, and its place among its parents' children.
@@ -33,12 +40,11 @@ local function let_go(job)
       free_key(job.dedup_key)
     end
   end
-  if job.unfinished then
-    for family in string.gmatch(job.unfinished, '%S+') do
+  if job.depends_on or job.bad then
+    for _, family in ipairs(redis.call('SMEMBERS', parents_key(job.id))) do
       redis.call('ZREM', children_key(family), job.id)
     end
-    job.unfinished = nil
-    save(job)
+    redis.call('DEL', parents_key(job.id))
   end
 end
 
@@ -56,6 +62,7 @@ local function spoil(job, member)
   redis.call('ZREM', ZSET[job.state], member)
   job.place = string.sub(member, 1, 16)
   job.family = job.family or next_number()
+  job.format = job.format or whole(FORMAT)
   job.priority = integer(job.priority) and job.priority or '5'
   job.created_at = integer(job.created_at) and job.created_at or NOW_TEXT
   job.finished_at, job.run_at = NOW_TEXT, nil
@@ -88,44 +95,29 @@ local function settle_children(family, parent, ended)
     end
   end
 
-  local function leave_parent(child, of)
-    redis.call('ZREM', children_key(of), child.id)
-    local rest = {}
-    for other in string.gmatch(child.unfinished or '', '%S+') do
-      if other ~= of then
-        rest[#rest + 1] = other
-      end
-    end
-    child.unfinished = #rest > 0 and table.concat(rest, ' ') or nil
-  end
-
   while queue[head] do
     local of, name, how = unpack(queue[head])
     head = head + 1
     local ids = redis.call('ZRANGE', children_key(of), 0, budget)
     for index = 1, math.min(#ids, budget) do
-      local child = load(ids[index])
-      if not child then
-        redis.call('ZREM', children_key(of), ids[index])
-      elseif child.bad then
-        redis.call('ZREM', children_key(of), ids[index])
+      local id = ids[index]
+      redis.call('ZREM', children_key(of), id)
+      redis.call('SREM', parents_key(id), of)
+      local waits = redis.call('EXISTS', parents_key(id)) == 1
+      local child = not (waits and how == 'completed') and load(id)
+      if child and child.bad then
         if ZSET[child.state] and not TERMINAL[child.state] then
-          spoil(child, (child.place or '') .. child.id)
+          spoil(child, (child.place or '') .. id)
           tell(child, 'failed')
         end
-      else
-        leave_parent(child, of)
-        if how ~= 'completed' and child.on_parent_failure ~= 'run' then
-          fail(child, parent_failed(name, how))
-          move(child, 'failed')
-          let_go(child)
-          tell(child, 'failed')
-        elseif child.state == 'blocked' and not child.unfinished then
-          move(child, 'waiting', true)
-          tell(child, 'waiting')
-        else
-          save(child)
-        end
+      elseif child and how ~= 'completed' and child.on_parent_failure ~= 'run' then
+        fail(child, parent_failed(name, how))
+        move(child, 'failed')
+        let_go(child)
+        tell(child, 'failed')
+      elseif child and child.state == 'blocked' and not waits then
+        move(child, 'waiting', true)
+        tell(child, 'waiting')
       end
     end
     if #ids > budget then

@@ -38,7 +38,7 @@ local function next_number()
 end
 
 local function integer(text)
-  return type(text) == 'string' and string.find(text, '^%-?%d+$')
+  return text and #text < 20 and string.find(text, '^%-?%d+$')
 end
 
 -- What transitions know of a job: the JSON object in the field `record` of its hash, all of it text, as numbers in JSON
@@ -54,8 +54,14 @@ local function load(id)
     job = {}
   end
   job.id = id
+  local foreign = false
+  for name, value in pairs(job) do
+    if type(value) ~= 'string' then
+      job[name], foreign = nil, true
+    end
+  end
   local state = job.state
-  if not (ZSET[state] and type(job.place) == 'string' and #job.place == 16 and job.family)
+  if foreign or not (ZSET[state] and job.place and #job.place == 16 and job.family and #job.family == 16)
     or not (integer(job.priority) and integer(job.created_at))
     or (state == 'delayed' and not integer(job.run_at))
     or (state == 'active' and not (integer(job.stale_at) and job.claim_token and job.worker))

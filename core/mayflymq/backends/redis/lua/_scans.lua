@@ -30,7 +30,8 @@ end
 local function stands(job, member, state)
   if job and newer(job.format) then
     return 'kept'
-  elseif job and job.bad and job.state == state then
+  elseif job and job.bad and (job.state == state or not ZSET[job.state]) then
+    job.state = state
     set_aside(job, member)
     return 'gone'
   elseif not job or job.state ~= state or job.place .. job.id ~= member then
@@ -47,7 +48,7 @@ local function promote(limit)
     local otherwise = stands(job, member, 'delayed')
     if otherwise then
       return otherwise
-    elseif job.unfinished then
+    elseif job.depends_on and redis.call('EXISTS', parents_key(id)) == 1 then
       move(job, 'blocked')
     else
       move(job, 'waiting', true)

@@ -22,7 +22,7 @@ for _, zset in pairs(ZSET) do
     if job and job.family then
       redis.call('DEL', children_key(job.family))
     end
-    redis.call('DEL', PREFIX .. 'job:' .. id)
+    redis.call('DEL', PREFIX .. 'job:' .. id, parents_key(id))
     redis.call('ZREM', zset, member)
     left = left - 1
   end

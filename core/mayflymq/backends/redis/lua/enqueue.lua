@@ -46,7 +46,7 @@ local function enqueue(index, id, spec, priority, delay_ms, run_at, depends_on, 
     local holder = key_holder(key)
     if holder then
       local held_by_job = load(holder)
-      if mode ~= 'debounce' or not held_by_job or held_by_job.state ~= 'delayed' then
+      if mode ~= 'debounce' or not held_by_job or held_by_job.bad or held_by_job.state ~= 'delayed' then
         return {'deduplicated', held_by_job and ZSET[held_by_job.state] and held_by_job.state or '', holder, '', {}}
       end
       if extend == 0 then

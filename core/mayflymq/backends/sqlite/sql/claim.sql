@@ -1,7 +1,8 @@
 -- The first waiting jobs become active under this token. Returns their numbers.
 UPDATE jobs SET
     state = 'active', claim_token = :token, worker = :worker, claimed_at = :now, heartbeat_at = :now,
-    stale_at = :now + :stale_after_ms, deliveries = deliveries + 1, progress = NULL, settled_token = NULL,
+    stale_at = min(:now + :stale_after_ms, 9007199254740991), deliveries = deliveries + 1, progress = NULL,
+    settled_token = NULL,
     settled_as = NULL
 WHERE number IN (
     SELECT number FROM jobs
