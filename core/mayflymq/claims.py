@@ -401,8 +401,9 @@ class Claims:
 
     def _send(self, call: Callable[[], T], spare_ms: Callable[[], float]) -> T:
         """Makes a call, and makes the same again after a transient error, a few times and while `spare_ms`
-        has room for another one that takes as long: a store that hangs does not hold the worker past its
-        deadline. The tokens make the repeat harmless (D7, D8)."""
+        has room for another one that takes as long. The first attempt is always made: where the store hangs
+        it lasts as long as the store's own timeouts let it, also past the deadline, and the platform may end
+        the worker first. The tokens make the repeat harmless (D7, D8)."""
         for pause in PAUSES_S:
             started = time.monotonic()
             try:

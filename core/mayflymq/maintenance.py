@@ -248,6 +248,7 @@ def _each_queue(
         return remaining_ms is None or remaining_ms() > margin_ms
 
     check_backend(backend)
+    names = [names] if isinstance(names, str) else names
     infos = {info.name: info for info in backend.queues()} if names is None else dict.fromkeys(names)
     turns: deque[tuple[str, set[str] | None]] = deque((name, None) for name in infos)
     turns.rotate(_chance())

@@ -688,16 +688,17 @@ class Reference:
         return NotClaimed.PAUSED if self.queue(request.queue).paused else self.take(record, request)
 
     def republish(self, queue: str, older_than_ms: int, limit: int) -> list[str]:
+        # Reading: those published at one moment go in the order in which their jobs were made.
         before = self.clock() - older_than_ms
         lost = []
-        for record in self.listed(self.queue(queue), State.WAITING):
+        for record in self.queue(queue).jobs.values():
             published = record.delivery.published_at if record.delivery else None
-            if published is not None and published <= before:
-                lost.append((published, record.place, record))
-        lost.sort(key=lambda item: item[:2])
-        for _, _, record in lost[:limit]:
+            if record.job.state is State.WAITING and published is not None and published <= before:
+                lost.append((published, record))
+        lost.sort(key=lambda item: item[0])
+        for _, record in lost[:limit]:
             self.deliver(record)
-        return [record.job.id for _, _, record in lost[:limit]]
+        return [record.job.id for _, record in lost[:limit]]
 
 
 def rank(job: Job) -> int:

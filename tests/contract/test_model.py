@@ -512,7 +512,9 @@ class Machine(RuleBasedStateMachine):
     def drop_queue(self, queue: int, force: bool, n: int) -> None:
         """And asks for what may have been left behind."""
         name = self.names[queue]
-        self.both("drop_queue", name, force and n < 24)
+        if self.both("drop_queue", name, force and n < 24).dropped:
+            # Reading: a cursor from before a drop is about the queue that was; places may begin anew.
+            self.cursors = [cursor for cursor in self.cursors if cursor[0] != name]
         self.both("release_stale", name, 100, 3)
         self.both("enqueue", [self.new(name, (n, 5, 0, None, [62], ParentPolicy.FAIL), [])])
 

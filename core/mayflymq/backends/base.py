@@ -146,7 +146,7 @@ class BrokerStore(Protocol):
     def republish(self, queue: str, older_than_ms: int, limit: int) -> list[str]:
         """Gives waiting jobs whose delivery was published at least `older_than_ms` ago a fresh token,
         unpublished: the broker lost the old one (R4). Returns their ids, those published first before
-        others."""
+        others, and at one moment in the order in which their jobs were made."""
         ...
 
 
@@ -343,6 +343,10 @@ def open_backend(url: str, *, broker: bool = False, clock: Clock | None = None) 
     Raises ConfigurationError for an unknown scheme, a missing driver, or a store inside AWS Lambda that its
     invocations could not share (MAYFLYMQ_ALLOW_LOCAL_BACKEND=1 allows it, for tests).
     """
+    if not isinstance(url, str):
+        raise ConfigurationError(
+            f"a backend's URL is text, not {type(url).__name__} (a variable that is not set reads as None)"
+        )
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme not in _MODULES or _MODULES[scheme][0] not in _BUILT:
         known = ", ".join(f"{name}://" for name in _MODULES if _MODULES[name][0] in _BUILT)

@@ -891,15 +891,16 @@ class MemoryBackend:
             found = self._store.queues.get(queue)
             before = self._clock() - older_than_ms
             lost = [
-                (record.delivery.published_at, record.place, record)
-                for record in (found.in_order(State.WAITING) if found else ())
+                (record.delivery.published_at, record)
+                for record in (found.jobs.values() if found else ())
+                if record.job.state is State.WAITING
                 if record.delivery and record.delivery.published_at is not None
                 if record.delivery.published_at <= before
             ]
-            lost.sort(key=lambda item: item[:2])
-            for _, _, record in lost[:limit]:
+            lost.sort(key=lambda item: item[0])
+            for _, record in lost[:limit]:
                 record.delivery = _Delivery(os.urandom(16).hex())
-            return [record.job.id for _, _, record in lost[:limit]]
+            return [record.job.id for _, record in lost[:limit]]
 
     # Housekeeping
 
