@@ -102,12 +102,12 @@ def claim_and_run(
     """Runs jobs of these queues (a mapping gives their weights) until all are empty, `limit` jobs were
     claimed, or `remaining_ms()` leaves no more than the margin (promise F1).
 
-    Claims `prefetch` jobs at a time for each of `concurrency` handlers. A claim goes stale
-    `stalled_threshold_ms` after its last heartbeat; without `enable_stalled_check` there are no heartbeats
-    and it goes stale when the invocation must be over, margin included (promise C2). A handler ends with
-    TaskTimeout at its own timeout or at the margin, whichever is first (promise F2): it is interrupted where
-    this is the main thread and concurrency is 1, or the task is async; else its thread is abandoned. SIGTERM,
-    in the main thread, ends the claiming.
+    Claims `prefetch` jobs at a time for each of `concurrency` handlers, again when none of them waits to be
+    started. A claim goes stale `stalled_threshold_ms` after its last heartbeat; without
+    `enable_stalled_check` there are no heartbeats and it goes stale when the invocation must be over, margin
+    included (promise C2). A handler ends with TaskTimeout at its own timeout or at the margin, whichever is
+    first (promise F2): it is interrupted where this is the main thread and concurrency is 1, or the task is
+    async; else its thread is abandoned. SIGTERM, in the main thread, ends the claiming.
 
     Raises ConfigurationError for settings that cannot work, and the store's error when no queue could be
     claimed from. A KeyboardInterrupt is raised again when everything held is settled or released.

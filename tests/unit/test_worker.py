@@ -859,6 +859,16 @@ def test_the_limit_is_kept(bench: Bench, concurrency: int, prefetch: int) -> Non
     assert (report.claimed, report.completed, report.work_left) == (5, 5, True)
 
 
+@pytest.mark.parametrize(("prefetch", "asked"), [(1, [1] * 8), (3, [3, 3, 3])])
+def test_jobs_are_claimed_again_when_none_waits_here(bench: Bench, prefetch: int, asked: list[int]) -> None:
+    """So that a worker holds no more than it is about to run, and asks as seldom as it may."""
+    for _ in range(7):
+        bench.enqueue(bench.task(lambda: None, "t"))
+    assert bench.run(prefetch=prefetch).completed == 7
+    requests = [value for _, args in bench.spy.calls for value in args if isinstance(value, ClaimRequest)]
+    assert [request.limit for request in requests if request.limit][: len(asked)] == asked
+
+
 def test_handlers_run_at_the_same_time(bench: Bench) -> None:
     together = threading.Barrier(4)
     for _ in range(8):
