@@ -1,5 +1,10 @@
 -- How jobs end: their deduplication keys are freed and their children settled.
 
+local function free_key(key)
+  redis.call('HDEL', DEDUP, key)
+  redis.call('ZREM', WINDOWS, key)
+end
+
 -- Who holds a deduplication key now, and whether that is a throttle window; nil when it is free.
 local function key_holder(key)
   local held = redis.call('HGET', DEDUP, key)
@@ -9,16 +14,10 @@ local function key_holder(key)
   local bar = string.find(held, '|', 1, true)
   local till = string.sub(held, 1, bar - 1)
   if till ~= '' and tonumber(till) <= NOW then
-    redis.call('HDEL', DEDUP, key)
-    redis.call('ZREM', WINDOWS, key)
+    free_key(key)
     return nil
   end
   return string.sub(held, bar + 1), till ~= ''
-end
-
-local function free_key(key)
-  redis.call('HDEL', DEDUP, key)
-  redis.call('ZREM', WINDOWS, key)
 end
 
 -- The children that wait for a life of a job, in the order in which they came.
