@@ -142,7 +142,7 @@ def new_id() -> str:
     chance = int.from_bytes(os.urandom(8)) >> 2
     number = ms << 80 | 0x7 << 76 | (rest_ns * 4096 // 1_000_000) << 64 | 0b10 << 62 | chance
     text = f"{number:032x}"
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def _unknown() -> None: ...
