@@ -16,7 +16,7 @@ from localstack.servers import free_port
 from mayflymq.backends.redis import connection as implementation
 from mayflymq.backends.redis.backend import REPEATABLE
 from mayflymq.errors import BackendError, TaskTimeout
-from mayflymq.model import Enqueued, SettleResult
+from mayflymq.model import FORMAT, Enqueued, SettleResult
 from tests.contract.bench import Bench
 from tests.contract.harness import ROOT
 from tests.faults.faultpoints import QUEUE
@@ -339,6 +339,13 @@ def test_an_interrupt_while_another_is_handled(store: Store, monkeypatch: pytest
             call()
     assert q.take() == ["a"]
     assert handle.client() is not client
+
+
+def test_migrate_asks_whether_there_is_a_server(store: Store) -> None:
+    assert store.open().migrate() == FORMAT
+    with pytest.raises(BackendError, match="reached") as caught:
+        store.open_url("redis://127.0.0.1:1/0?prefix=x").migrate()
+    assert caught.value.transient
 
 
 def test_nothing_is_connected_before_the_first_call(store: Store) -> None:

@@ -563,6 +563,7 @@ def test_an_unexpected_error_keeps_its_traceback(call: Command, monkeypatch: pyt
     [
         ("", 2, "--backend: the URL is empty"),
         ("redis:///0", 2, "redis:///0 names no host: write redis://host:6379/0"),
+        ("redis://h:1/O", 2, "redis://h:1/O names no database: it is a number, as in redis://host:6379/0"),
         ("redis://localhost/0?fooo=1", 2, "a redis:// URL has no option fooo"),
         ("redis://localhost:x/0", 2, "redis://localhost:x/0 cannot be used: its port is no number"),
         (f"sqlite:///{Path(__file__).parent}", 3, f"{Path(__file__).parent} is a folder: name a file in it"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -101,6 +102,10 @@ def open(url: str, *, broker: bool = False, clock: Clock | None = None) -> Redis
         raise ConfigurationError(f"{redacted(url)} is ambiguous: {_ENCODE}")
     if not parts.netloc:
         raise ConfigurationError(f"{redacted(url)} names no host: write redis://host:6379/0")
+    if not re.fullmatch(r"/?[0-9]*", parts.path):  # redis-py takes any other for 0
+        raise ConfigurationError(
+            f"{redacted(url)} names no database: it is a number, as in redis://host:6379/0"
+        )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = options.pop("prefix", "mayflymq")
     if not prefix or any(c in "{}" or c.isspace() for c in prefix):
@@ -211,6 +216,7 @@ class RedisBackend:
         self._connection.close()
 
     def migrate(self) -> int:
+        self._connection.send(lambda client: client.ping())  # there is no schema, and a server there must be
         return FORMAT
 
     # Lifecycle
