@@ -341,6 +341,32 @@ def test_an_interrupt_while_another_is_handled(store: Store, monkeypatch: pytest
     assert handle.client() is not client
 
 
+def test_a_call_inside_another_leaves_that_ones_answer_alone(store: Store) -> None:
+    """What a signal's handler asks in the middle of a call that is then interrupted."""
+    q = store.bench()
+    q.enqueue("a", "b")
+    handle = q.backend._connection  # type: ignore[attr-defined]
+    client = handle.client
+
+    def inside() -> Any:
+        handle.client = client
+        assert q.info().counts.waiting == 2
+        line = client().connection
+        read = line.read_response
+
+        def interrupted(*_words: Any, **_options: Any) -> None:
+            line.read_response = read
+            raise KeyboardInterrupt
+
+        line.read_response = interrupted
+        return client()
+
+    handle.client = inside
+    with pytest.raises(KeyboardInterrupt):
+        q.get("a")
+    assert q.get("b").id == "b"
+
+
 def test_migrate_asks_whether_there_is_a_server(store: Store) -> None:
     assert store.open().migrate() == FORMAT
     with pytest.raises(BackendError, match="reached") as caught:

@@ -125,6 +125,7 @@ class Connection:
         self._cluster = cluster
         self._client: Any = None
         self._waiting = False
+        self._depth = 0
         self._forget()
         self._used = (0.0, 0.0)
         pool = self._plain(redis.Redis).connection_pool
@@ -177,9 +178,11 @@ class Connection:
         answer is right whether the first call was done or not. Raises BackendError."""
         self._own()
         with self._lock:
-            if self._waiting:  # the last call was interrupted, by TaskTimeout perhaps: its answer is nobody's
+            if self._waiting:  # a call was interrupted, by TaskTimeout perhaps: its answer is nobody's
                 self.close()
             self._waiting = True
+            inside = self._depth > 0  # of another call, made by a signal's handler: that one still waits
+            self._depth += 1
             try:
                 try:
                     client = self.client()
@@ -191,12 +194,14 @@ class Connection:
                     if not repeat or isinstance(error, _HEARD):
                         raise
                     answer = call(self.client())
-                self._waiting = False
+                self._waiting = inside
                 self._used = _clocks()
                 return answer
             except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
-                self._waiting = False  # the driver has read the error, or dropped the line
+                self._waiting = inside  # the driver has read the error, or dropped the line
                 raise _public(error) from error
+            finally:
+                self._depth -= 1
 
     def close(self) -> None:
         """Lets go of the connection; the next call opens another."""
@@ -211,10 +216,11 @@ class Connection:
             self._forget()
 
     def _forget(self) -> None:
-        self._owner = os.getpid()
         self._lock = threading.RLock()
         self._client = None
         self._waiting = False
+        self._depth = 0
+        self._owner = os.getpid()  # last: another thread that finds itself the owner finds all of it
 
 
 def _clocks() -> tuple[float, float]:

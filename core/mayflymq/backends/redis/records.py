@@ -197,7 +197,15 @@ def job(queue: str, fields: dict[str, Any], found: Sequence[bytes]) -> Job:
                 f"it has format {version}, this version reads up to {FORMAT}: update mayflymq"
             )
         return _read(queue, fields, version, *found[1:])
-    except (MayflyError, LookupError, ValueError, TypeError, RecursionError, zlib.error) as error:
+    except (
+        MayflyError,
+        LookupError,
+        ArithmeticError,
+        ValueError,
+        TypeError,
+        RecursionError,
+        zlib.error,
+    ) as error:
         raise CorruptRecord(
             f"job {name} in {queue} cannot be read: {type(error).__name__} {error}"
         ) from error

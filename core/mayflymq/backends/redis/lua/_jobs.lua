@@ -60,6 +60,7 @@ local function load(id)
       job[name], foreign = nil, true
     end
   end
+  job.beside = nil
   local state = job.state
   if foreign or not (ZSET[state] and job.place and #job.place == 16 and job.family and #job.family == 16)
     or not (integer(job.priority) and integer(job.created_at))
@@ -170,7 +171,7 @@ end
 
 -- Whether a record is of a newer format, and so left alone; what was seen is kept for check().
 local function newer(format)
-  format = tonumber(format) or 0
+  format = integer(format) and tonumber(format) or 0
   if format > (tonumber(NEWER) or FORMAT) then
     NEWER = whole(format)
     redis.pcall('HSET', META, 'newer', NEWER) -- not worth an error where memory is full

@@ -25,12 +25,16 @@ local function sift(zset, highest, limit, visit)
   end
 end
 
+local function is_in(state, member)
+  return ZSET[state] and redis.call('ZSCORE', ZSET[state], member)
+end
+
 -- Whether a member stands for its job as it is. One that does not was left by no transition and is taken out (promise
 -- X4); a record that makes no sense is set aside; one of a newer format stays.
 local function stands(job, member, state)
   if job and newer(job.format) then
     return 'kept'
-  elseif job and job.bad and (job.state == state or not ZSET[job.state]) then
+  elseif job and job.bad and not (job.state ~= state and is_in(job.state, member)) then
     job.state = state
     set_aside(job, member)
     return 'gone'

@@ -16,6 +16,4 @@ end
 if PAUSED then
   return 'paused'
 end
--- Behind what the token holds already.
-local last = redis.call('ZRANGE', PREFIX .. 'claim:' .. token, -1, -1, 'WITHSCORES')[2]
-return take(job, token, worker, stale_after_ms, last and last + 1 or 0)
+return take(job, token, worker, stale_after_ms)

@@ -28,6 +28,9 @@ local ids, dependants = {}, {}
 for _, each in ipairs(chosen) do
   local state, member = unpack(each)
   local job = load(id_of(member))
+  if job and job.bad and not ZSET[job.state] then
+    job.state = state -- as its member says
+  end
   if job and job.state == state then
     ids[#ids + 1] = job.id
     for _, value in ipairs(remove(job)) do

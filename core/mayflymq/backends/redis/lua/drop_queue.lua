@@ -22,6 +22,9 @@ for _, zset in pairs(ZSET) do
     if job and job.family then
       redis.call('DEL', children_key(job.family))
     end
+    for _, family in ipairs(redis.call('SMEMBERS', parents_key(id))) do
+      redis.call('DEL', children_key(family)) -- also where the parent's record tells no family any more
+    end
     redis.call('DEL', PREFIX .. 'job:' .. id, parents_key(id))
     redis.call('ZREM', zset, member)
     left = left - 1

@@ -16,8 +16,9 @@ local function retry(job)
     end
   end
   local families, seen = {}, {}
-  for _, parent in ipairs(cjson.decode(job.depends_on or '[]')) do
-    local found = load(parent)
+  local ok, parents = pcall(cjson.decode, job.depends_on or '[]')
+  for _, parent in ipairs(ok and type(parents) == 'table' and parents or {}) do
+    local found = type(parent) == 'string' and load(parent)
     if not seen[parent] and found and not TERMINAL[found.state] then
       seen[parent] = true
       families[#families + 1] = found.family
