@@ -101,7 +101,7 @@ def demonstrate(queue: Queue, files: list[str]) -> list[str]:
 # The jobs
 
 
-def library_files(limit: int | None) -> list[str]:
+def stdlib_files(limit: int | None) -> list[str]:
     """The .py files of the running Python's standard library, as paths below it."""
     paths = (path.relative_to(LIBRARY) for path in LIBRARY.rglob("*.py"))
     others = ("site-packages", "dist-packages")
@@ -303,7 +303,7 @@ def main() -> None:
             if not backend.capabilities.shared:
                 sys.exit("the demonstration needs a backend that several processes share: sqlite or redis")
             queue = Queue(name, backend)
-            wrong = demonstrate(queue, library_files(options.files))
+            wrong = demonstrate(queue, stdlib_files(options.files))
             queue.drop(force=True)
         except MayflyError as error:
             sys.exit(str(error))

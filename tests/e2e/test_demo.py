@@ -72,7 +72,7 @@ def test_every_part_of_a_result_is_checked(
 ) -> None:
     from functions.tasks import digest_file
 
-    [name] = demo.library_files(1)
+    [name] = demo.stdlib_files(1)
     result = json.dumps(digest_file(str(demo.LIBRARY / name)) | change).encode()
     found = list(demo.faults([name], {name: SimpleNamespace(result=result)}, {demo.FAILING: None}))
     assert bool(found) is bool(says)
@@ -80,7 +80,7 @@ def test_every_part_of_a_result_is_checked(
 
 
 def test_missing_and_unexpected_jobs_are_noticed(demo: ModuleType) -> None:
-    [name] = demo.library_files(1)
+    [name] = demo.stdlib_files(1)
     found = list(demo.faults([name], {"another": SimpleNamespace(result=b"{}")}, {}))
     assert [fault.split()[-2:] for fault in found] == [
         ["no", "result"],

@@ -153,11 +153,8 @@ def drain(
             # A child that a removed parent let go of may wait now.
             return answer.job_ids, len(answer.job_ids) == PAGE or bool(answer.dependants)
 
-        with progress("draining", counts.waiting + include_delayed * counts.delayed) as advance:
-            removed = _remove(step, advance, as_json)
-    if not as_json:
-        say(f"{many(removed, 'job')} removed from {queue}")
-    return DONE
+        expected = counts.waiting + include_delayed * counts.delayed
+        return _remove(queue, step, "draining", expected, as_json)
 
 
 def clean(
@@ -186,27 +183,30 @@ def clean(
             ids = q.clean(states, older_than, most)
             return ids, len(ids) == most and removed + most != limit
 
-        with progress("cleaning", limit) as advance:
-            removed = _remove(step, advance, as_json)
-    if not as_json:
-        say(f"{many(removed, 'job')} removed from {queue}")
-    return DONE
+        return _remove(queue, step, "cleaning", limit, as_json)
 
 
 def _remove(
-    step: Callable[[int], tuple[Collection[str], bool]], advance: Callable[[int], None], as_json: bool
+    queue: str,
+    step: Callable[[int], tuple[Collection[str], bool]],
+    label: str,
+    expected: int | None,
+    as_json: bool,
 ) -> int:
-    """Takes step after step while there are more: each gets how many jobs are removed by now, and returns the
-    ids that it removed and whether there may be more. Returns how many were removed."""
+    """Takes step after step while there are more, and says what was removed: each gets how many jobs are
+    removed by now, and returns the ids that it removed and whether there may be more."""
     removed, more = 0, True
-    while more:
-        ids, more = step(removed)
-        if as_json:
-            for job_id in ids:
-                say_json({"id": job_id, "removed": True})
-        removed += len(ids)
-        advance(len(ids))
-    return removed
+    with progress(label, expected) as advance:
+        while more:
+            ids, more = step(removed)
+            if as_json:
+                for job_id in ids:
+                    say_json({"id": job_id, "removed": True})
+            removed += len(ids)
+            advance(len(ids))
+    if not as_json:
+        say(f"{many(removed, 'job')} removed from {queue}")
+    return DONE
 
 
 def obliterate(
