@@ -367,8 +367,11 @@ def test_a_call_inside_another_leaves_that_ones_answer_alone(store: Store) -> No
     assert q.get("b").id == "b"
 
 
-def test_migrate_asks_whether_there_is_a_server(store: Store) -> None:
-    assert store.open().migrate() == FORMAT
+def test_migrate_asks_whether_there_is_a_server(store: Store, proxy: Proxy) -> None:
+    warm = far_bench(store, proxy).backend
+    with proxy.counting() as counts:
+        assert warm.migrate() == FORMAT
+    assert counts[0] == 1
     with pytest.raises(BackendError, match="reached") as caught:
         store.open_url("redis://127.0.0.1:1/0?prefix=x").migrate()
     assert caught.value.transient
