@@ -144,7 +144,7 @@ class Connection:
             raise ConfigurationError(f"{redacted(self._url)} cannot be used: {option}") from None
 
     def client(self) -> Any:
-        """The driver's client; made, and not yet connected, where there is none."""
+        """The driver's client, made where there is none."""
         if self._client is None and self._cluster:
             self._client = redis.RedisCluster.from_url(self._url, **_SETTINGS)
         elif self._client is None:
